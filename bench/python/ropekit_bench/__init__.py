@@ -1,1 +1,1 @@
-"""What times other packages beside ropekit, and what shows results. docs/bench.md has the method."""
+"""What times other packages beside ropekit, and what shows results: docs/benchmarks.md."""

@@ -3,17 +3,15 @@
 import itertools
 import math
 import random
-import statistics
 import time
 
 import torch
 
 from ropekit_bench import clock as clocks
-from ropekit_bench.case import Declined
+from ropekit_bench.cases import make_case
+from ropekit_bench.cases.base import Declined
 from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, RUNS_MOST, summarize
 from ropekit_bench.library import RopeError
-from ropekit_bench.operations import make_case
-from ropekit_bench.report.model import CALL, ROTATED, is_peer
 
 # After so long a case of attention ends, once it has the least rounds.
 CASE_SECONDS, ROUNDS_LEAST = 60.0, 5
@@ -30,36 +28,8 @@ def speed(samples, nbytes):
     return {"seconds": seconds, "gb_per_second": 1e-9 * nbytes / seconds["median"]}
 
 
-def paired(samples, others):
-    """Ratios of samples of the same round: their median and, of 6 or more, the 95 % confidence interval of it
-    that order statistics give, whatever the distribution."""
-    ratios = sorted(a / b for a, b in zip(samples, others, strict=True))
-    n, rank = len(ratios), 0
-    while sum(math.comb(n, i) for i in range(rank + 1)) <= 0.025 * 2**n:
-        rank += 1
-    ends = {"low": ratios[rank - 1], "high": ratios[n - rank]} if rank else {}
-    return {"median": statistics.median(ratios), **ends}
-
-
-def beside_ours(records, subjects):
-    """Adds what is compared round by round: a time over that on rotated inputs, a peer's over ours."""
-    timed = {s.peer.name: s.samples["replay"] or s.samples["eager"] for s in subjects}
-    for record in records:
-        name = record["implementation"]
-        if name + ROTATED in timed:
-            both = zip(timed[name], timed[name + ROTATED], strict=True)
-            record["tax"] = summarize([a / b for a, b in both])
-        if is_peer(name) and CALL in timed:
-            record["beside_ropekit"] = paired(timed[name], timed[CALL])
-    return records
-
-
-class DeviceLost(Exception):
-    """A peer broke the device for the rest of the process; record says on which case."""
-
-    def __init__(self, record):
-        super().__init__(f"{record['implementation']} broke the device: {record['reason']}")
-        self.record = record
+class DeviceLost(RuntimeError):
+    """A peer broke the device for the rest of the process."""
 
 
 class Subject:
@@ -68,7 +38,7 @@ class Subject:
     def __init__(self, peer, case, clock, replays):
         self.peer, self.clock, self.kept = peer, clock, {}
         self.run = peer.prepare(case)
-        self.checked = self.check(case, self.run)
+        self.checked = case.check(self.run)
         self.kernel, self.table_bytes = peer.adapter.kernel, peer.adapter.table_bytes
         self.sets, self.samples = case.sets, {"eager": [], "host": [], "replay": []}
         self.calibrate()
@@ -81,10 +51,6 @@ class Subject:
         self.is_long = seconds > (LONG_REPLAY_SECONDS if self.clock.replays else LONG_SECONDS)
         self.runs = min(max(math.ceil(LOOK_SECONDS / seconds), 1), RUNS_MOST)
 
-    def check(self, case, run):
-        is_rotated = self.peer.name.endswith(ROTATED)
-        return case.check((lambda slot: case.turned_back(run(slot))) if is_rotated else run)
-
     def capture(self, case, runs):
         """A graph of as many runs as every implementation has: each replay waits as long before it begins. It
         visits every set, so that it finds none of its own in the cache."""
@@ -94,7 +60,7 @@ class Subject:
             once()
             return results[slot]
 
-        self.check(case, replayed)  # a graph has only what was launched on the stream that it captures
+        case.check(replayed)  # a graph has only what was launched on the stream that it captures
         slots = [i % self.sets for i in range(1 if self.is_long else max(runs, self.sets))]
         self.replay, self.results = self.clock.capture(self.run, slots)
         self.replays = len(slots)
@@ -171,13 +137,11 @@ class Comparison:
         reason = str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
         declined.append(refused(listed, peer, reason))
         if not self.clock.works():
-            raise DeviceLost(declined[-1]) from error
+            raise DeviceLost(f"{peer.name} broke the device: {reason}") from error
 
     def prepare(self, case, listed, declined, replays):
         subjects = []
         for peer in self.peers:
-            if any(record["implementation"] == peer.name for record in declined):
-                continue
             try:
                 subjects.append(Subject(peer, case, self.clock, replays))
             except Exception as error:  # one peer that breaks must not end the run of the others
@@ -193,9 +157,9 @@ class Comparison:
         )
         return case, Floor(self.device, case, self.clock.replays)
 
-    def run(self, listed, broken=()):
-        """Records of one listed case; `broken` has those of peers that broke the device on it."""
-        declined = list(broken)
+    def run(self, listed):
+        """Records of one listed case."""
+        declined = []
         try:
             case, floor = self.make(listed)
         except (Declined, RopeError, torch.OutOfMemoryError) as error:
@@ -223,8 +187,7 @@ class Comparison:
                 after = floor.look()
                 floors.setdefault(subject, []).append((before, after))
                 before = after
-        records = [self.record(listed, case, s, floor, floors[s], controls) for s in subjects]
-        return beside_ours(records, subjects) + declined
+        return [self.record(listed, case, s, floor, floors[s], controls) for s in subjects] + declined
 
     def record(self, listed, case, subject, floor, pairs, controls):
         nbytes = 2 * case.floor_bytes

@@ -1,13 +1,14 @@
-"""The tool that a tree built, and documents made for the tests."""
+"""The tool that a tree built, cases of its suites made small, and documents made for the tests."""
 
 import copy
 import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from ropekit_bench.case import Declined
-from ropekit_bench.peers import PEERS, Absent, Peer
+from ropekit_bench.cases import make_case
+from ropekit_bench.peers import Absent, Peer
 from ropekit_bench.tool import Tool
 
 # As in python/tests/conftest.py: Inductor makes scalar code, and starts no processes beside xdist's.
@@ -39,20 +40,35 @@ def peer_of(name, tool):
         pytest.skip(str(error))
 
 
-def check_others_decline(case, tool, names, match):
-    """Peers of the CPU but those of `names` decline a case, where they are installed."""
-    for name, (_, _, backends) in PEERS.items():
-        if "cpu" not in backends or name in names:
-            continue
-        try:
-            peer = Peer(name, tool)
-        except Absent:
-            continue
-        with pytest.raises(Declined, match=match):
-            peer.prepare(case)
+def small(shape, **changes):
+    """A shape of a suite with few tokens, keys and heads."""
+    found = {**shape, "batch": 1, "tokens": 19, "q_heads": 4, "k_heads": 2, "max_position": 100}
+    if append := shape.get("append"):
+        found["append"] = {**append, **({"v_heads": 2} if "v_heads" in append else {})}
+        found |= {"k_heads": 1} if append.get("k_norm_dim") else {}
+        found |= {"q_heads": 0} if append.get("k_source") else {}
+    if attention := shape.get("attention"):
+        found["attention"] = {**attention, "keys": 50 if "kv_cache" in attention else 19}
+        found["attention"] |= {"window": 5} if "window" in attention else {}
+        found |= {"cu_seqlens": [0, 3, 12, 19]} if "cu_seqlens" in shape else {"batch": 2}
+    return {**found, **changes}
 
 
-def summary(median):
+@pytest.fixture(scope="session")
+def shapes(tool):
+    """Of each suite the shape of each label, made small."""
+
+    def listed(suite):
+        return {c["label"]: small(c["shape"]) for c in tool.list(suite, False)["records"]}
+
+    return {suite: listed(suite) for suite in ("prefill", "append", "attention", "attention-backward")}
+
+
+def case_of(shape, cache_bytes=0, cold=False):
+    return make_case(shape, torch.device("cpu"), cache_bytes, 1, cold)
+
+
+def quartiles(median):
     return {"median": median, "low": 0.999 * median, "high": 1.001 * median}
 
 
@@ -62,14 +78,24 @@ def measurement(implementation, seconds, tokens=1024, suite="prefill", label="Mo
     shape |= {"dtype": "bf16", "pairing_in": "half-split", "pairing_out": "half-split"}
     shape |= {"direction": "forward", "position_ids": "none", "angle_mode": "exact", "rope_type": "default"}
     shape |= {"rope_theta": 10000, "xpos": False, "in_place": False}
-    timing = {"seconds": summary(seconds), "gb_per_second": 1e-9 / seconds, "ratio": summary(1e-6 / seconds)}
+    timing = {
+        "seconds": quartiles(seconds),
+        "gb_per_second": 1e-9 / seconds,
+        "ratio": quartiles(1e-6 / seconds),
+    }
     return {
-        **{"case": f"--tokens={tokens}", "suite": suite, "label": label, "cache": "cold", "shape": shape},
-        **{"implementation": implementation, "kernel": "kernel of " + implementation, "bytes": 1},
+        **{
+            "case": f"--tokens={tokens} {label}",
+            "suite": suite,
+            "label": label,
+            "cache": "cold",
+            "shape": shape,
+        },
+        **{"implementation": implementation, "kernel": "kernel of " + implementation, "bytes": 1000},
         **{"table_bytes": 0, "sets": 1, "rounds": 5, "iterations": 10, "replay": timing},
         "eager": {**timing, "host_seconds": seconds / 2},
-        "floor": {"seconds": summary(1e-6), "gb_per_second": 1e-3, "kernel": "copy"},
-        "self_ratio": summary(1.01),
+        "floor": {"seconds": quartiles(1e-6), "gb_per_second": 1e-3, "kernel": "copy"},
+        "self_ratio": quartiles(1.01),
         "checked": {"elements": 1, "max_error": 0, "worst": 0},
         **more,
     }
@@ -77,9 +103,8 @@ def measurement(implementation, seconds, tokens=1024, suite="prefill", label="Mo
 
 def refused(implementation, reason, tokens, suite="prefill"):
     record = measurement(implementation, 1, tokens, suite)
-    return {k: record[k] for k in ("case", "suite", "label", "cache", "shape", "implementation")} | {
-        "reason": reason
-    }
+    kept = ("case", "suite", "label", "cache", "shape", "implementation")
+    return {name: record[name] for name in kept} | {"reason": reason}
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,15 @@
 import importlib
 import importlib.metadata
 
-from ropekit_bench.case import Declined
-from ropekit_bench.report.model import ALONE, BY_CUDA, BY_CUDNN, IN_TILES, ROTATED
+from ropekit_bench.cases.base import Declined
 
 # name: module, published package (None: its own version), backends
 PEERS = {
     "ropekit": ("capi", None, ("cpu", "cuda", "hip")),
-    "ropekit.apply": ("operator", "ropekit", ("cpu", "cuda", "hip")),
-    "ropekit.append": ("append_operator", None, ("cpu", "cuda", "hip")),
-    "ropekit steps": ("append_operator", None, ("cpu", "cuda", "hip")),
-    "ropekit.attention": ("attention_operator", None, ("cpu", "cuda", "hip")),
+    "ropekit.apply": ("operators", None, ("cpu", "cuda", "hip")),
+    "ropekit.append": ("operators", None, ("cpu", "cuda", "hip")),
+    "ropekit steps": ("operators", None, ("cpu", "cuda", "hip")),
+    "ropekit.attention": ("operators", None, ("cpu", "cuda", "hip")),
     "PyTorch naive": ("eager", "torch", ("cpu", "cuda", "hip")),
     "PyTorch cached": ("eager", "torch", ("cpu", "cuda", "hip")),
     "torch.compile naive": ("eager", "torch", ("cpu", "cuda", "hip")),
@@ -21,30 +20,15 @@ PEERS = {
     "ropekit + cuDNN": ("sdpa", "torch", ("cuda",)),
     "ropekit + flash": ("sdpa", "torch", ("cuda", "hip")),
     "ropekit + flash deterministic": ("sdpa", "torch", ("cuda", "hip")),
-    "ropekit.apply + SDPA": ("operator_sdpa", "torch", ("cpu", "cuda", "hip")),
-    "torch.compile ropekit.apply + SDPA": ("operator_sdpa", "torch", ("cpu", "cuda", "hip")),
+    "ropekit.apply + SDPA": ("operators", "torch", ("cpu", "cuda", "hip")),
+    "torch.compile ropekit.apply + SDPA": ("operators", "torch", ("cpu", "cuda", "hip")),
     "Liger-Kernel": ("liger", "liger-kernel", ("cuda", "hip")),
     "FlashInfer": ("flashinfer", "flashinfer-python", ("cuda",)),
     "FlashInfer fused": ("flashinfer", "flashinfer-python", ("cuda",)),
     "flash-attn": ("flash_attn", "flash-attn", ("cuda", "hip")),
-    "Transformer Engine": ("transformer_engine", "transformer-engine", ("cuda",)),
     "vLLM": ("vllm", "vllm", ("cuda", "hip")),
-    "AITER": ("aiter", "aiter", ("hip",)),
     "ONNX Runtime": ("onnx_runtime", "onnxruntime", ("cpu",)),
     "llama.cpp": ("llama_cpp", "llama-cpp-python", ("cpu",)),
-}
-# What --tax adds: backends of ropekit each by itself, keys rotated in tiles, and attention on rotated inputs.
-PARTS = {
-    BY_CUDA: ("capi", None, ("cuda",)),
-    BY_CUDNN: ("capi", None, ("cuda",)),
-    IN_TILES: ("triton_tiles", "triton", ("cuda",)),
-    ALONE: ("capi", None, ("cpu", "cuda", "hip")),
-    BY_CUDA + ROTATED: ("capi", None, ("cuda",)),
-    BY_CUDNN + ROTATED: ("capi", None, ("cuda",)),
-    IN_TILES + ROTATED: ("triton_tiles", "triton", ("cuda",)),
-    "ropekit + SDPA" + ROTATED: ("sdpa", "torch", ("cpu", "cuda", "hip")),
-    "ropekit + cuDNN" + ROTATED: ("sdpa", "torch", ("cuda",)),
-    "ropekit + flash" + ROTATED: ("sdpa", "torch", ("cuda", "hip")),
 }
 COMPILED = "torch.compile"  # begins the names of those for which each shape needs code of its own
 
@@ -59,7 +43,7 @@ class Absent(Exception):
 
 def load(name):
     """The adapter of a peer, not made yet."""
-    return importlib.import_module(f"ropekit_bench.peers.{(PEERS | PARTS)[name][0]}").adapter
+    return importlib.import_module(f"ropekit_bench.peers.{PEERS[name][0]}").adapter
 
 
 def prepare(adapter, case):
@@ -78,7 +62,7 @@ class Peer:
     that the call is given for its positions."""
 
     def __init__(self, name, tool):
-        _, package, backends = (PEERS | PARTS)[name]
+        _, package, backends = PEERS[name]
         if tool.backend not in backends:
             raise Absent(f"does not run on {tool.backend}")
         try:

@@ -4,26 +4,114 @@ import ctypes
 
 import torch
 
-from ropekit_bench.append_library import AppendPlan, arguments
-from ropekit_bench.attention_library import AttentionPlan, BackwardPlan, backward_arguments, saving
-from ropekit_bench.attention_library import arguments as attention_arguments
-from ropekit_bench.case import Declined
-from ropekit_bench.library import Args, Plan, RopeError, Tensor
-from ropekit_bench.peers import require
-from ropekit_bench.report.model import CALL, ROTATED
+from ropekit_bench.cases.base import Declined
+from ropekit_bench.library import (
+    AppendArgs,
+    Args,
+    AttentionArgs,
+    BackwardArgs,
+    Cache,
+    Out,
+    Plan,
+    RopeError,
+    Scale,
+    Tensor,
+    Weight,
+)
 
 
-def tensor(source, target):
+def stream_of(case):
+    return torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
+
+
+def strided(source, target):
+    """q or k [batch, token, head, dim] of a rotation."""
     if source is None:
         return Tensor()
     strides = ctypes.c_int64 * 4
-    return Tensor(
-        in_=source.data_ptr(),
-        out=target.data_ptr(),
-        heads=source.shape[2],
-        in_stride=strides(*source.stride()),
-        out_stride=strides(*target.stride()),
-    )
+    ends = {"in_stride": strides(*source.stride()), "out_stride": strides(*target.stride())}
+    return Tensor(in_=source.data_ptr(), out=target.data_ptr(), heads=source.shape[2], **ends)
+
+
+def dense(x, target=None):
+    """A tensor [token, head, dim]."""
+    if x is None:
+        return Tensor()
+    return Tensor(in_=x.data_ptr(), out=None if target is None else target.data_ptr(), heads=x.shape[1])
+
+
+def pages(x, scale):
+    if x is None:
+        return Cache()
+    return Cache(data=x.data_ptr(), scale=Scale(data=scale.data_ptr()) if x.dtype.itemsize == 1 else Scale())
+
+
+def append_arguments(case, slot):
+    """Of a call on a set of a case; positions count where the case gives no ids."""
+    q, k, v = case.tensors(slot)
+    rope = Args(batch=1, tokens=case.count, stream=stream_of(case))
+    if case.shape["position_ids"] != "none":
+        rope.position_ids = case.positions.data_ptr()
+    rope.q = dense(q, None if q is None else case.q_out(slot))
+    rope.k = Tensor(heads=case.k_shape[2]) if case.moves else dense(k)
+    args = AppendArgs(rope=rope, v=dense(v), pages=case.pages, slots=case.slots.data_ptr())
+    args.k_cache, args.v_cache = (pages(x, case.scale) for x in case.caches(slot))
+    for name, x in zip(("q_weight", "k_weight"), case.weights, strict=True):
+        setattr(args, name, Weight() if x is None else Weight(data=x.data_ptr()))
+    return args
+
+
+def attention_batch(case):
+    """Batch, tokens and boundaries of a call."""
+    args = Args(batch=case.batch, tokens=case.tokens, stream=stream_of(case))
+    if "cu_seqlens" in case.shape:
+        args.cu_seqlens, args.sequences = case.boundary_list.data_ptr(), len(case.q_lengths)
+    return args
+
+
+def attention_arguments(case, slot, workspace):
+    q, k, v = case.tensors(slot)
+    rope = attention_batch(case)
+    args = AttentionArgs(out=Out(data=case.out(slot).data_ptr()), k_tokens=case.keys)
+    args.workspace, args.workspace_bytes, _ = workspace
+    rope.q, rope.k, args.v = dense(q), dense(k), dense(v)
+    if case.cached:
+        rope.k, args.v = Tensor(heads=k.shape[1]), Tensor(heads=v.shape[1])
+        args.k_cache, args.v_cache = Cache(data=k.data_ptr()), Cache(data=v.data_ptr())
+        args.pages, args.table_pages = case.table.numel(), case.pages_each
+        args.block_table, args.k_lengths = case.table.data_ptr(), case.length_list.data_ptr()
+    else:
+        args.k_cu_seqlens = rope.cu_seqlens
+    args.rope = rope
+    return args
+
+
+def saving(args, lse, q, k):
+    """The arguments of a forward that saves what its backward reads: lse, and rotated q and k."""
+    heads, tokens = lse.shape[1], args.rope.tokens
+    args.lse = lse.data_ptr()
+    if not args.rope.sequences:  # [batch, head, token], which cuDNN's backward reads where it lies
+        args.lse_stride = heads * tokens, 1, tokens
+    args.rope.q.out, args.rope.k.out = q.data_ptr(), k.data_ptr()
+    return args
+
+
+def backward_arguments(case, slot, forward):
+    """Of the backward of a call, whose arguments must outlive these."""
+    args = BackwardArgs(forward=ctypes.addressof(forward), dout=case.dout(slot).data_ptr())
+    args.dq, args.dk, args.dv = (Out(data=x.data_ptr()) for x in case.results(slot)[1:])
+    return args
+
+
+def caller(calls, results, *kept):
+    """run(slot), which keeps what its arguments point into."""
+
+    def run(slot, _alive=kept):
+        for call in calls[slot]:
+            call()
+        return results[slot]
+
+    return run
 
 
 class adapter:
@@ -31,95 +119,55 @@ class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
-        own = name.removesuffix(ROTATED).removeprefix(CALL)
-        self.library, self.rotates = tool.library, not name.endswith(ROTATED)
-        self.backend = own.removeprefix(", ") or None
-        self.is_part = bool(self.backend) or not self.rotates
-        if self.backend:
-            tool.library.device(self.backend, tool.header["device"]["index"])
+        self.library = tool.library
 
-    def plan(self, kind, case, *more):
-        require(not self.is_part or issubclass(kind, AttentionPlan), "is of attention alone")
+    def plan(self, operation, shape):
         try:
-            plan = kind(self.library, case.shape, *more)
+            plan = Plan(self.library, operation, shape)
         except RopeError as error:
             raise Declined(str(error)) from error
         self.kernel = plan.kernel
-        return plan, torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
-
-    def prepare_append(self, case):
-        plan, stream = self.plan(AppendPlan, case)
-        calls = [plan.call(arguments(case, slot, stream)) for slot in range(case.sets)]
-        results = [None if case.moves else case.q_out(slot) for slot in range(case.sets)]
-
-        def run(slot):
-            calls[slot]()
-            return results[slot]
-
-        return run
-
-    def tensors(self, case):
-        """Of each set q, k and v; None for the case's own."""
-        return [None] * case.sets if self.rotates else case.rotated_tensors()
-
-    def prepare_attention(self, case):
-        plan, stream = self.plan(AttentionPlan, case, self.backend, self.rotates)
-        workspace, tensors = plan.workspace(case), self.tensors(case)
-        args = [attention_arguments(case, i, workspace, stream, tensors[i]) for i in range(case.sets)]
-        self.kernel, calls = plan.kernel_of(args[0]), [plan.call(x) for x in args]
-        results = [case.out(slot) for slot in range(case.sets)]
-
-        def run(slot, keep=(case, workspace, tensors)):
-            calls[slot]()
-            return results[slot]
-
-        return run
-
-    def prepare_attention_backward(self, case):
-        forward, stream = self.plan(AttentionPlan, case, self.backend, self.rotates)
-        backward, _ = self.plan(BackwardPlan, case, self.backend, self.rotates)
-        memory, tensors = (forward.workspace(case), backward.workspace(case)), self.tensors(case)
-        calls, results, kept = [], [case.results(slot) for slot in range(case.sets)], [memory, tensors]
-        for slot in range(case.sets):
-            q, k, _ = case.tensors(slot)
-            saved = [torch.empty(q.shape[:2], dtype=torch.float32, device=case.device)]
-            saved += [torch.empty_like(q), torch.empty_like(k)] if self.rotates else []
-            kept.append(saved)
-            both = [saving(attention_arguments(case, slot, m, stream, tensors[slot]), *saved) for m in memory]
-            args = both[0], backward_arguments(case, slot, both[1])
-            calls.append((forward.call(args[0]), backward.call(args[1])))
-        kernels = forward.kernel_of(args[0]), backward.kernel_of(args[1])
-        self.kernel = "attention: {}, backward: {}".format(*kernels)
-
-        def run(slot, keep=(case, kept)):
-            attend, differentiate = calls[slot]
-            attend()
-            differentiate()
-            return results[slot]
-
-        return run
+        return plan
 
     def prepare(self, case):
-        plan, stream = self.plan(Plan, case)
-        ids = case.positions if case.shape["position_ids"] != "none" else None
-        calls, outputs = [], []
+        plan = self.plan("rotation", case.shape)
+        calls, results = [], []
         for slot in range(case.sets):
-            q, k = case.whole(case.source, slot)
-            q_out, k_out = case.whole(case.target, slot)
-            args = Args(
-                struct_size=ctypes.sizeof(Args),
-                batch=q.shape[0],
-                tokens=q.shape[1],
-                q=tensor(q, q_out),
-                k=tensor(k, k_out),
-                stream=stream,
-                position_ids=None if ids is None else ids.data_ptr(),
-            )
-            calls.append(plan.call(args))
-            outputs.append(case.window((q_out, k_out)))
+            both = case.whole(case.source, slot), case.whole(case.target, slot)
+            args = Args(batch=case.shape["batch"], tokens=case.shape["tokens"], stream=stream_of(case))
+            args.q, args.k = (strided(x, y) for x, y in zip(*both, strict=True))
+            if case.shape["position_ids"] != "none":
+                args.position_ids = case.positions.data_ptr()
+            calls.append([plan.call(args)])
+            results.append(case.window(both[1]))
+        return caller(calls, results, case)
 
-        def run(slot):
-            calls[slot]()
-            return outputs[slot]
+    def prepare_append(self, case):
+        plan = self.plan("append", case.shape)
+        calls = [[plan.call(append_arguments(case, slot))] for slot in range(case.sets)]
+        return caller(calls, [None if case.moves else case.q_out(i) for i in range(case.sets)], case)
 
-        return run
+    def prepare_attention(self, case):
+        plan = self.plan("attention", case.shape)
+        workspace = plan.workspace(case)
+        args = [attention_arguments(case, slot, workspace) for slot in range(case.sets)]
+        self.kernel = plan.kernel_of(args[0])
+        return caller(
+            [[plan.call(x)] for x in args], [case.out(i) for i in range(case.sets)], case, workspace
+        )
+
+    def prepare_attention_backward(self, case):
+        plans = self.plan("attention", case.shape), self.plan("attention_backward", case.shape)
+        memory = [plan.workspace(case) for plan in plans]
+        calls, kept = [], [case, memory]
+        for slot in range(case.sets):
+            q, k, _ = case.tensors(slot)
+            lse = torch.empty(q.shape[:2], dtype=torch.float32, device=case.device)
+            saved = lse, torch.empty_like(q), torch.empty_like(k)
+            forward, again = (saving(attention_arguments(case, slot, m), *saved) for m in memory)
+            args = forward, backward_arguments(case, slot, again)
+            calls.append([plan.call(x) for plan, x in zip(plans, args, strict=True)])
+            kept.append((saved, again))
+        kernels = [plan.kernel_of(x) for plan, x in zip(plans, args, strict=True)]
+        self.kernel = "attention: {}, backward: {}".format(*kernels)
+        return caller(calls, [case.results(i) for i in range(case.sets)], kept)

@@ -5,8 +5,8 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 
-from ropekit_bench.append_case import NORM
-from ropekit_bench.case import nbytes
+from ropekit_bench.cases.append import NORM
+from ropekit_bench.cases.base import nbytes
 from ropekit_bench.peers import is_compiled, require
 from ropekit_bench.peers.sdpa import attend_all, make_masks
 

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 import types
 
-from ropekit_bench.case import nbytes
+from ropekit_bench.cases.base import nbytes
 from ropekit_bench.peers import require
 
 

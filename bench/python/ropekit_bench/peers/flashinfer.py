@@ -1,14 +1,11 @@
 """FlashInfer, angles in the kernel, in place; for append its norm and its page store around that, or its one
-kernel that rotates, quantises and appends, which takes fp8 caches and gives q in fp8 too; for attention the
-rotation ahead of its planned wrappers."""
+kernel that rotates, quantises and appends, which takes fp8 caches and gives q in fp8 too."""
 
 import flashinfer
 import torch
 
-from ropekit_bench.append_case import NORM, SCALE
+from ropekit_bench.cases.append import NORM, SCALE
 from ropekit_bench.peers import require
-
-WORKSPACE = 256 << 20  # bytes, as its documentation advises and more
 
 
 class adapter:
@@ -47,52 +44,6 @@ class adapter:
             require(all(w is None for w in case.weights), "has no norm")
             return self.fused(case, places)
         return self.chain(case, places)
-
-    def prepare_attention(self, case):
-        require(not self.is_fused, "appends alone")
-        self.require_types(case)
-        positions, numbers = case.positions[0].int(), {"dtype": torch.int32, "device": case.device}
-        theta, interleaved, heads = case.shape["rope_theta"], case.interleaved, case.shape["k_heads"]
-        unused = torch.zeros(case.count, 1, case.rotary_dim, dtype=case.dtype, device=case.device)
-        attend = self.plan_attention(case, numbers)
-
-        def run(slot):
-            q, k, v = case.tensors(slot)
-            keys = unused if case.cached else k
-            q, turned = flashinfer.apply_rope_pos_ids(
-                q, keys, positions, interleave=interleaved, rope_theta=theta
-            )
-            if not case.cached:
-                return attend(q, turned, v)
-            return attend(q, tuple(x.view(-1, case.page_size, heads, case.rotary_dim) for x in (k, v)))
-
-        return run
-
-    def plan_attention(self, case, numbers):
-        """A planned wrapper's run: of one token for each sequence, of pages, or of tensors."""
-        space = torch.empty(WORKSPACE, dtype=torch.uint8, device=case.device)
-        heads = case.shape["q_heads"], case.shape["k_heads"], case.rotary_dim
-        types = {"q_data_type": case.dtype, "kv_data_type": case.dtype}
-        window = {"window_left": case.window - 1}
-        queries = torch.tensor(case.boundaries, **numbers)
-        self.kernel = "flashinfer.apply_rope_pos_ids, "
-        if not case.cached:
-            self.kernel += "BatchPrefillWithRaggedKVCacheWrapper"
-            wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(space, "NHD")
-            wrapper.plan(queries, queries, *heads, causal=True, **window, **types)
-            return wrapper.run
-        bounds = torch.arange(case.batch + 1, **numbers) * case.pages_each
-        last = torch.full((case.batch,), (case.keys - 1) % case.page_size + 1, **numbers)
-        pages = bounds, case.table.flatten().int(), last
-        if case.tokens == 1:
-            self.kernel += "BatchDecodeWithPagedKVCacheWrapper"
-            wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(space, "NHD", use_tensor_cores=True)
-            wrapper.plan(*pages, *heads, case.page_size, **window, **types)
-            return wrapper.run
-        self.kernel += "BatchPrefillWithPagedKVCacheWrapper"
-        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(space, "NHD")
-        wrapper.plan(queries, *pages, *heads, case.page_size, causal=True, **window, **types)
-        return wrapper.run
 
     def places(self, case):
         """Slots as FlashInfer names them: pages of requests, and indices in these."""

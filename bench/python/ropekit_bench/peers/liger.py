@@ -2,7 +2,7 @@
 
 from liger_kernel.ops import rope
 
-from ropekit_bench.case import nbytes
+from ropekit_bench.cases.base import nbytes
 from ropekit_bench.peers import require
 
 

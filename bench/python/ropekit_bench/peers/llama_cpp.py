@@ -9,7 +9,7 @@ from pathlib import Path
 import llama_cpp
 import torch
 
-from ropekit_bench.append_case import NORM
+from ropekit_bench.cases.append import NORM
 from ropekit_bench.peers import require
 
 F32, F16, I32, I64 = 0, 1, 26, 27

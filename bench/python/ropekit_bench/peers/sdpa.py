@@ -10,10 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from ropekit_bench.attention_library import rope_arguments, rotated
 from ropekit_bench.library import Plan, Tensor
 from ropekit_bench.peers import require
-from ropekit_bench.report.model import ROTATED
+from ropekit_bench.peers.capi import attention_batch, dense
 
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 DETERMINISTIC = " deterministic"
@@ -79,60 +78,33 @@ class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
-        own, self.rotates = name.removeprefix("ropekit + ").removesuffix(ROTATED), not name.endswith(ROTATED)
+        own = name.removeprefix("ropekit + ")
         self.library, self.backend = tool.library, BACKENDS.get(own.removesuffix(DETERMINISTIC))
         self.is_deterministic = own.endswith(DETERMINISTIC)
 
     def select(self):
         return contextlib.nullcontext() if self.backend is None else sdpa_kernel(self.backend)
 
-    def begin(self, case):
-        """What a call of a case has: the plan of its rotation, masks, the stream and the kernel's name."""
-        plan = Plan(self.library, case.shape)
-        stream = torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
-        self.kernel = f"{plan.kernel}, {self.attention}"
-        return plan, make_masks(case), stream
+    def begin(self, case, direction="forward"):
+        """The plan of a case's rotation."""
+        return Plan(self.library, "rotation", {**case.shape, "direction": direction})
 
     @property
     def attention(self):
         chosen = "" if self.backend is None else f" by {self.backend.name}"
         return f"scaled_dot_product_attention{chosen}"
 
-    def prepare_rotated(self, case):
-        """Attention alone."""
-        masks, self.kernel = make_masks(case), self.attention
-        sequences = [case.split(*tensors) for tensors in case.rotated_tensors()]
-
-        def run(slot):
-            with self.select():
-                return attend_all(sequences[slot], masks, case.window)
-
-        return run
-
-    def prepare_rotated_backward(self, case):
-        """Attention alone, and autograd through it."""
-        masks, self.kernel = make_masks(case), f"{self.attention}, autograd"
-        leaves = [[x.detach().requires_grad_() for x in tensors] for tensors in case.rotated_tensors()]
-
-        def run(slot):
-            with self.select():
-                out = attend_all(case.split(*leaves[slot]), masks, case.window)
-                return out, *torch.autograd.grad(out, leaves[slot], case.dout(slot).view(out.shape))
-
-        return run
-
     def prepare_attention(self, case):
         require(not self.is_deterministic, "attention without its backward always is")
-        if not self.rotates:
-            return self.prepare_rotated(case)
-        plan, masks, stream = self.begin(case)
+        plan, masks = self.begin(case), make_masks(case)
+        self.kernel = f"{plan.kernel}, {self.attention}"
         between = [torch.empty_like(x) for x in case.tensors(0)[: 1 if case.cached else 2]]
         calls = []
         for slot in range(case.sets):
-            args = rope_arguments(case, stream)
+            args = attention_batch(case)
             args.position_offset = case.keys - case.tokens if case.cached else 0
-            args.q, *keys = (rotated(x, y) for x, y in zip(case.tensors(slot), between, strict=False))
-            args.k = keys[0] if keys else type(args.q)()
+            args.q, *keys = (dense(x, y) for x, y in zip(case.tensors(slot), between, strict=False))
+            args.k = keys[0] if keys else Tensor()
             calls.append((plan.call(args), self.rotated_sequences(case, slot, between)))
 
         def run(slot):
@@ -144,18 +116,15 @@ class adapter:
         return run
 
     def prepare_attention_backward(self, case):
-        """Gradients by autograd, of rotated q and k rotated back where they are."""
-        if not self.rotates:
-            return self.prepare_rotated_backward(case)
-        plan, masks, stream = self.begin(case)
-        self.kernel += ", autograd" + (", deterministic" if self.is_deterministic else "")
-        back = Plan(self.library, {**case.shape, "direction": "transpose"})
+        """Gradients by autograd; those of rotated q and k are rotated back."""
+        plan, back, masks = self.begin(case), self.begin(case, "transpose"), make_masks(case)
+        self.kernel = f"{plan.kernel}, {self.attention}, autograd{', deterministic' * self.is_deterministic}"
         calls = []
         for slot in range(case.sets):
             q, k, v = case.tensors(slot)
             between = [torch.empty_like(x).requires_grad_() for x in (q, k)]  # autograd keeps each layer's
-            args = rope_arguments(case, stream)
-            args.q, args.k = (rotated(x, y) for x, y in zip((q, k), between, strict=True))
+            args = attention_batch(case)
+            args.q, args.k = (dense(x, y) for x, y in zip((q, k), between, strict=True))
             calls.append((plan.call(args), (*between, v.detach().requires_grad_()), case.dout(slot)))
 
         def run(slot):
@@ -164,7 +133,7 @@ class adapter:
             with self.select(), deterministic(self.is_deterministic):
                 out = attend_all(case.split(*leaves), masks, case.window)
                 dq, dk, dv = torch.autograd.grad(out, leaves, dout.view(out.shape))
-            args = rope_arguments(case, stream)
+            args = attention_batch(case)
             args.q, args.k = (in_place(case, x) for x in (dq, dk))
             back.call(args)()
             return out, dq, dk, dv

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ropekit_bench.append_case import NORM
+from ropekit_bench.cases.append import NORM
 from ropekit_bench.peers import require
 
 

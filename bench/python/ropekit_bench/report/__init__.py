@@ -1,1 +1,1 @@
-"""Documents of any number of machines as one page and one summary."""
+"""Runs of any number of machines as one page, one summary and regions of documents."""

@@ -1,64 +1,58 @@
-"""What documents say, by machine, suite and case. Standard library alone, for scripts/update_documents."""
+"""What reports say, by machine, suite and case. Standard library alone, for scripts/update_documents."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ropekit_bench.compact import case_key
-
-CALL = "ropekit"  # the C call, which stands beside the floor and the peers
+CALL = "ropekit"  # the C call, which stands beside the copy and the peers
 STEPS = "ropekit, step after step"  # what append or attention does, each step a call
-ROTATED = ", rotated inputs"  # ends the name of what attends alone, without a rotation
-ALONE = CALL + ROTATED  # attention's last step
-# attention by a backend's first kernel, whatever a table says
-BY_CUDA, BY_CUDNN = "ropekit, cuda", "ropekit, cudnn"
-IN_TILES = "Triton, keys rotated in tiles"  # what rotates keys again for each tile of queries
-ROTATION = "ropekit, rotation of as many bytes"  # rope_apply, beside append of few tokens
-OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit.attention", "ropekit steps", STEPS, ALONE, ROTATION)
-OURS += (BY_CUDA, BY_CUDNN, IN_TILES)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 
 
 def is_peer(name):
-    return name not in OURS and not name.endswith(ROTATED)
-
-
-def is_deterministic(name):
-    return is_peer(name) and name.endswith(" deterministic")
+    """Whether it is of another package; "ropekit + X" attends by one."""
+    return not name.startswith("ropekit") or " + " in name
 
 
 @dataclass
 class Cell:
-    """One case on one machine, every implementation that one document holds of it."""
+    """One case on one machine: every implementation of one run, beside our kernel of the tool's own run."""
 
-    shape: dict
-    label: str
-    cache: str
-    records: dict  # implementation: record
-    run: dict  # the document that holds them
-    alone: dict | None = None  # our record of the tool's own run, where this run has no kernel alone
-    alone_run: dict | None = None  # its document
-    own: dict = field(default_factory=dict)  # run of the tool: records, where this run is with peers
+    case: dict
+    run: dict
+    own: dict | None = None
+
+    @property
+    def shape(self):
+        return self.case["shape"]
+
+    @property
+    def label(self):
+        return self.case["label"]
+
+    @cached_property
+    def rows(self):
+        return {row["name"]: row for row in self.case["rows"]}
 
     @cached_property
     def measure(self):
-        """Graph replay where every implementation has it, else the eager call."""
-        return "replay" if all("replay" in r for r in self.records.values()) else "eager"
+        """Kernels where every implementation has one, else calls."""
+        return "kernel" if all("kernel" in row for row in self.rows.values()) else "call"
 
-    def timing(self, name):
-        return self.records[name][self.measure]
+    def time(self, name):
+        """[median, low, high] in ns."""
+        return self.rows[name][self.measure]
 
     def seconds(self, name):
-        return self.timing(name)["seconds"]["median"]
+        return 1e-9 * self.time(name)[0]
 
     @cached_property
     def peers(self):
         """Those that promise what the call does: where some sum in one order, those, unless any will do."""
-        names = [*filter(is_peer, self.records)]
-        in_order = [*filter(is_deterministic, names)]
+        names = [*filter(is_peer, self.rows)]
+        in_order = [name for name in names if name.endswith(" deterministic")]
         return names if self.shape.get("attention", {}).get("nondeterministic") else in_order or names
 
     @cached_property
@@ -68,67 +62,55 @@ class Cell:
 
     @property
     def lead(self):
-        """The rival's seconds over ours. None without a rival."""
-        return self.seconds(self.rival) / self.seconds(CALL) if self.rival and CALL in self.records else None
-
-    @property
-    def standing(self):
-        """level: no farther from the rival than the floor from itself, where that is SETTLED. Else first, our
-        quartiles below those of all others, or lost, ours above those of another, or unsettled. missing: ours
-        declined or was wrong where a rival ran. None without a rival."""
-        if self.lead is None:
-            return "missing" if self.rival else None
-        if abs(self.lead - 1) <= self.a_a:
-            return "level" if self.a_a <= SETTLED else "unsettled"
-        ours = self.timing(CALL)["seconds"]
-        others = [self.timing(n)["seconds"] for n in self.peers]
-        if self.lead > 1:
-            return "first" if ours["high"] < min(o["low"] for o in others) else "unsettled"
-        return "lost" if ours["low"] > min(o["high"] for o in others) else "unsettled"
-
-    def speedup(self, name):
-        """Over the baseline, or None where that was not measured."""
-        return self.seconds(BASELINE) / self.seconds(name) if BASELINE in self.records else None
-
-    @property
-    def tax(self):
-        """Attention's time over that on rotated inputs; None where that was not measured."""
-        return self.own_tax(CALL) if CALL in self.records else None
-
-    def own_tax(self, name):
-        """An implementation's time over its own on rotated inputs; None where that was not measured."""
-        if "tax" in self.records[name]:
-            return self.records[name]["tax"]["median"]
-        alone = name + ROTATED
-        return self.seconds(name) / self.seconds(alone) if alone in self.records else None
-
-    @cached_property
-    def attending(self):
-        """Seconds of the fastest attention on rotated inputs; None where none was measured."""
-        return min((self.seconds(n) for n in self.records if n.endswith(ROTATED)), default=None)
-
-    @property
-    def rotations(self):
-        """Append's time over that of rope_apply of as many bytes; None where no run of the tool has it."""
-        for records in (self.records, *self.own.values()):
-            if {CALL, ROTATION} <= set(records):
-                ours, beside = (records[n]["replay"]["seconds"]["median"] for n in (CALL, ROTATION))
-                return ours / beside
-        return None
-
-    @property
-    def quick(self):
-        return any(run and run["quick"] for run in (self.run, self.alone_run))
+        """Our speed as a multiple of the rival's; None without either."""
+        return self.seconds(self.rival) / self.seconds(CALL) if self.rival and CALL in self.rows else None
 
     @property
     def a_a(self):
-        """How far the floor disagreed with itself, beside our call and the rival: older files have an A/A of
-        each record."""
-        return max(disagreement(self.records[n]) for n in (CALL, self.rival) if n in self.records)
+        """How far the copy disagreed with itself."""
+        return abs(self.rows[CALL]["a_a"] - 1)
 
+    @property
+    def standing(self):
+        """level: no farther from the rival than the copy from itself, where that is SETTLED. Else first, our
+        quartiles below those of all peers, or lost, ours above those of one, or unsettled. missing: ours
+        declined. None: no rival."""
+        if not self.rival:
+            return None
+        if CALL not in self.rows:
+            return "missing"
+        if abs(self.lead - 1) <= self.a_a <= SETTLED:
+            return "level"
+        _, low, high = self.time(CALL)
+        if all(high < self.time(n)[1] for n in self.peers):
+            return "first"
+        return "lost" if any(low > self.time(n)[2] for n in self.peers) else "unsettled"
 
-def disagreement(record):
-    return abs(record["self_ratio"]["median"] - 1)
+    @property
+    def ours(self):
+        """Our row that stands beside the copy: with the kernel alone where a run has it."""
+        alone = next((r for r in self.own["rows"] if r["name"] == CALL), None) if self.own else None
+        row = self.rows.get(CALL)
+        return alone if row is None or ("kernel" not in row and alone) else row
+
+    @property
+    def share(self):
+        """Of the copy's speed; None where the case computes more than it moves."""
+        return None if "flops" in self.case or not self.ours else self.ours["share"]
+
+    def rate(self, nanoseconds):
+        """GB/s."""
+        return self.case["bytes"] / nanoseconds
+
+    @property
+    def over_steps(self):
+        """Our speed over that of the steps apart, from whichever run has both."""
+        for rows in (self.rows, {r["name"]: r for r in self.own["rows"]} if self.own else {}):
+            for steps in (STEPS, "ropekit steps"):
+                if {CALL, steps} <= rows.keys():
+                    ours, theirs = (rows[n].get("kernel", rows[n]["call"])[0] for n in (CALL, steps))
+                    return theirs / ours
+        return None
 
 
 @dataclass
@@ -136,11 +118,6 @@ class Suite:
     name: str
     cells: list = field(default_factory=list)
     declined: Counter = field(default_factory=Counter)  # (implementation, reason): cases
-    wrong: list = field(default_factory=list)  # checks that refused a case
-
-    @property
-    def ours(self):
-        return [c for c in self.cells if CALL in c.records]
 
     @property
     def contested(self):
@@ -150,241 +127,82 @@ class Suite:
         return sum(c.standing == standing for c in self.cells)
 
     @property
-    def borrowed(self):
-        """Whether the kernel's figures come from the tool's own run: that with peers has calls alone."""
-        return any(c.alone for c in self.cells)
-
-    def kernel(self, cell):
-        """Our record that stands beside the floor, and its timing: replay, where a run has it. None where
-        the tool's own run, from which the suite has these, lacks the case."""
-        record = cell.alone or cell.records[CALL]
-        if "replay" in record:
-            return record, record["replay"]
-        return None if self.borrowed else (record, record["eager"])
-
-    @property
-    def kernels(self):
-        return [k for k in map(self.kernel, self.ours) if k]
-
-    @property
-    def attends(self):
-        """Whether its cases are of attention, whose products count beside its bytes."""
-        return any("flops" in r for c in self.cells for r in c.records.values())
+    def shares(self):
+        return [c.share for c in self.cells if c.share]
 
     def varies(self, key):
         return len({key(c) for c in self.cells}) > 1
 
 
 def counted(number, noun):
-    return f"{number} {noun}{'s'[: number > 1]}"
-
-
-def run_name(document):
-    return f"{document['command']}, {document['time']}"
+    return f"{number} {noun}{'s'[: number != 1]}"
 
 
 @dataclass
 class Machine:
-    """What title() distinguishes, and the documents that come from it."""
+    """A device with a number of threads, and its runs: a later one replaces the cases of an earlier one, and
+    a quick one replaces none."""
 
     name: str
-    documents: list
+    runs: list
 
     @property
     def backend(self):
-        return self.documents[0]["device"]["backend"]
-
-    @property
-    def threads(self):
-        return self.documents[0]["host"]["threads"]
-
-    @property
-    def device(self):
-        return device_name(self.documents[0])
-
-    @property
-    def model(self):
-        """The device without its maker, where the microarchitecture says which it is."""
-        known = re.search(r"\((?!family)(.*)\)", self.device)
-        return known[1] if known else self.device
-
-    @property
-    def rest(self):
-        """What the name says beside the device; whether a run is quick, and so not for comparison."""
-        quick = any(c.quick for suite in self.suites.values() for c in suite.cells)
-        said = self.name.removeprefix(self.device).strip(", ")
-        return ", ".join(filter(None, (said, "quick" * quick)))
+        return self.runs[0]["device"]["backend"]
 
     @property
     def short(self):
-        return ", ".join(filter(None, (self.model, self.rest)))
+        """Without the maker, where the microarchitecture says which it is."""
+        known = re.search(r"\((?!family)(.*)\)(.*)", self.name)
+        return (known[1] + known[2] if known else self.name.removeprefix("NVIDIA ")).replace(" 80GB HBM3", "")
+
+    @cached_property
+    def suites(self):
+        peers, own, suites = {}, {}, {}
+        for run in sorted(self.runs, key=lambda r: (not r["quick"], r["time"])):
+            for case in run["cases"]:
+                of = peers if run["command"] == "peers" else own
+                of[case["suite"], case["case"]] = case, run
+            for name, declined in run["declined"].items():
+                suite = suites.setdefault(name, Suite(name))
+                for who, reasons in declined.items():
+                    suite.declined |= {(who, reason): count for reason, count in reasons.items()}
+        for key in dict.fromkeys([*peers, *own]):
+            case, run = peers.get(key) or own[key]
+            cell = Cell(case, run, own.get(key, [None])[0])
+            suites.setdefault(key[0], Suite(key[0])).cells.append(cell)
+        for suite in suites.values():
+            order = lambda c: (c.label, c.shape["dtype"], c.case["cache"], c.shape["head_dim"])  # noqa: E731
+            suite.cells.sort(key=lambda c: (*order(c), c.shape["tokens"], c.shape["batch"]))
+        late = ("append", "attention", "attention-backward")
+        return dict(sorted(suites.items(), key=lambda found: found[0] in late and 1 + late.index(found[0])))
 
     @property
     def has_peers(self):
         return any(suite.contested for suite in self.suites.values())
 
-    @cached_property
-    def runs(self):
-        """In the order in which they count, whatever that of the files: not quick, with peers, complete, then
-        the latest."""
-
-        def rank(d):
-            ended = d.get("complete", True)
-            return not d["quick"], d["command"] == "peers", ended, d["time"], json.dumps(d)
-
-        return sorted(self.documents, key=rank, reverse=True)
-
-    @cached_property
-    def merged(self):
-        """Suites by name, and (run, run that it replaced): records. A case is taken whole from one document,
-        since implementations are compared within one run alone."""
-        suites, seen, wrong, refusals, replaced = {}, {}, {}, {}, Counter()
-        for document in self.runs:
-            cells, declined = {}, {}
-            for record in document["records"]:
-                key = case_key(record)
-                if "reason" in record:
-                    declined.setdefault(key, {})[record["implementation"]] = record["reason"]
-                elif record.get("refused"):
-                    wrong.setdefault(key, record)
-                elif "eager" not in record:
-                    continue
-                elif key not in seen:
-                    cells.setdefault(key, {})[record["implementation"]] = record
-                else:
-                    cell = seen[key]
-                    winner = cell.run
-                    if document["command"] == "bench" and winner["command"] != "bench":
-                        of_run = cell.own.setdefault(run_name(document), {})
-                        of_run[record["implementation"]] = record
-                    ours = cell.records.get(CALL, {}) if record["implementation"] == CALL else {}
-                    if ours and document["command"] == "bench" and "replay" in record:
-                        if not cell.alone and "replay" not in ours:
-                            cell.alone, cell.alone_run = record, document
-                            continue
-                        winner = cell.alone_run or winner
-                    replaced[run_name(winner), run_name(document)] += 1
-            for key, records in cells.items():
-                first = next(iter(records.values()))
-                cell = Cell(first["shape"], first["label"], first["cache"], records, document)
-                seen[key] = cell
-                suites.setdefault(key[0] or "as given", Suite(key[0])).cells.append(cell)
-            for key, reasons in declined.items():
-                if key in cells or key not in {**seen, **refusals}:
-                    same = key not in cells and len(set(reasons.values())) == 1
-                    refusals[key] = {"every implementation": reasons.popitem()[1]} if same else reasons
-        for key, reasons in refusals.items():
-            suites.setdefault(key[0] or "as given", Suite(key[0])).declined.update(reasons.items())
-        for key, record in wrong.items():
-            suites.setdefault(key[0] or "as given", Suite(key[0])).wrong.append(record)
-        for suite in suites.values():
-            suite.cells.sort(
-                key=lambda c: (c.label, c.shape["dtype"], c.cache, c.shape["head_dim"], c.shape["tokens"])
-            )
-        return suites, replaced
-
     @property
-    def suites(self):
-        """Those of the rotation alone first, whatever the order of runs."""
-        last = ("append", "attention")
-        return dict(sorted(self.merged[0].items(), key=lambda found: found[0] in last))
-
-    @property
-    def replaced(self):
-        """A sentence for each run that gave way to another."""
-        return [
-            f"{winner} replaces {counted(count, 'record')} of {loser}."
-            for (winner, loser), count in self.merged[1].items()
-        ]
-
-    def records(self, *members):
-        """Records that hold every one of some members, those that count last."""
-        return [r for d in reversed(self.runs) for r in d["records"] if all(m in r for m in members)]
-
-    @property
-    def implementations(self):
-        """Those looked for, each once."""
-        return {
-            i["implementation"]: i for d in reversed(self.runs) for i in d.get("implementations", ())
-        }.values()
-
-    @property
-    def facts(self):
-        """Name and text of everything recorded of the machine, document by document."""
-        for d in self.runs:
-            host, build, device = d["host"], d["build"], d["device"]
-            clocks = ", ".join(
-                f"{c['core_mhz']:.0f} MHz at its {c['moment']}" for c in device.get("clocks", ())
-            )
-            placement = host["placement"]
-            flaws = ["quick: not for comparison"] * d["quick"]
-            left = ", ".join(name or "as given" for name, ended in d.get("suites", {}).items() if not ended)
-            flaws += ["not complete" + f": {left}" * bool(left)] * (not d.get("complete", True))
-            yield (
-                run_name(d) + (f" ({'; '.join(flaws)})" if flaws else ""),
-                {
-                    "ropekit": f"{build['library']}, commit {build['commit']}",
-                    "compiler": build["compiler"],
-                    "toolkit": build["toolkit"],
-                    "driver": device.get("driver", ""),
-                    "features": device["features"],
-                    "clocks": clocks,
-                    "CPU": host.get("cpu", ""),
-                    "system": host["system"],
-                    "threads": f"{host['threads']} on processors {placement['used']}"
-                    + (f", bound {placement['bind']}" if placement["bind"] else ""),
-                },
-            )
+    def wrong(self):
+        """Cases that the tool's check refused."""
+        return [line for run in self.runs for line in run.get("wrong", ())]
 
 
-def device_name(document):
-    return re.sub(r"\((R|TM)\)| Processor", "", document["device"]["name"])
+def device_name(run):
+    return re.sub(r"\((R|TM)\)| Processor", "", run["device"]["name"])
 
 
-def title(document):
-    """Name of a machine, then what else makes it another one: said where names are the same."""
-    device, host = document["device"], document["host"]
-    threads = counted(host["threads"], "thread")
-    rest = (
-        device["backend"],
-        threads,
-        f"host {host.get('cpu', 'unknown')}",
-        f"driver {device.get('driver', 'unknown')}",
-        device.get("features", "").split(" ")[0],
-        ", ".join(f"{name}={value}" for name, value in host.get("settings", {}).items() if "ISA" not in name),
-    )
-    return device_name(document) + f", {threads}" * (device["backend"] == "cpu"), rest
+def title(run):
+    """A machine's name: the device, on a CPU with its threads; what was set and whether it was quick."""
+    settings = ", ".join(f"{n}={v}" for n, v in run["host"].get("settings", {}).items())
+    threads = counted(run["host"]["threads"], "thread") if run["device"]["backend"] == "cpu" else ""
+    return ", ".join(filter(None, (device_name(run), threads, settings, "quick" * run["quick"])))
 
 
-def machines(documents):
-    """Documents by machine, in an order that does not depend on theirs: GPUs, then CPUs."""
+def machines(runs):
+    """Runs by machine, in an order that does not depend on theirs: GPUs, then CPUs."""
     found = {}
-    for document in documents:
-        if document.get("device") is not None:
-            same = found.setdefault(title(document), [])
-            if document not in same:
-                same.append(document)
-    names = {name: [rest for other, rest in found if other == name] for name, _ in found}
-
-    def full_name(name, rest):
-        differs = [part for part, all_of_it in zip(rest, zip(*names[name], strict=True), strict=True)
-                   if part and len(set(all_of_it)) > 1]  # fmt: skip
-        return ", ".join([name, *differs])
-
-    def order(item):
-        (name, rest), same = item
-        device, threads = device_name(same[0]), same[0]["host"]["threads"]
-        return rest[0] == "cpu", device, threads, max(d["time"] for d in same), name, rest
-
-    return [Machine(full_name(*key), same) for key, same in sorted(found.items(), key=order)]
-
-
-def newest(machines):
-    """Of each backend the machine with peers in the most suites, the latest of several."""
-
-    def rank(machine):
-        return sum(bool(s.contested) for s in machine.suites.values()), machine.runs[0]["time"]
-
-    compared = sorted((m for m in machines if m.has_peers), key=rank)
-    chosen = {m.backend: m for m in compared}.values()
-    return [m for m in machines if m in chosen]
+    for run in runs:
+        if run.get("device") and run["command"] in ("bench", "peers"):
+            found.setdefault(title(run), []).append(run)
+    made = [Machine(name, sorted(same, key=lambda r: r["time"])) for name, same in found.items()]
+    return sorted(made, key=lambda m: (m.backend == "cpu", m.name))

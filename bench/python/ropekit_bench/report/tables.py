@@ -1,64 +1,60 @@
 """Tables of a suite as rows of text, and as Markdown, which reads well in a terminal too."""
 
-from itertools import chain
+from ropekit_bench.report.model import BASELINE, CALL, counted
 
-from ropekit_bench.report.model import CALL, OURS, ROTATED, counted, disagreement
-
-BORROWED = "†"
-NOT_FIRST = {
+MARKS = {
+    "first": "▲ first",
     "lost": "▼ NOT first",
     "missing": "▼ NOT measured",
     "level": "≈ level",
     "unsettled": "◇ unsettled",
 }
-VERDICT = "against the best peer"
-MEASURES = {"replay": "kernels alone", "eager": "calls"}
-WIDTH = 120  # of a terminal; Markdown divides what is wider
+MEASURES = {"kernel": "kernels alone", "call": "calls"}
 
 
-def seconds(value):
-    for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
-        if value * scale >= 1:
-            return f"{value * scale:.3g} {unit}"
-    return f"{value * 1e9:.3g} ns"
+def duration(ns):
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= scale:
+            return f"{ns / scale:.3g} {unit}"
+    return f"{ns:.3g} ns"
 
 
-def percent(ratio):
-    return f"{100 * ratio:.1f} %"
+def percent(ratio, digits=0):
+    return f"{100 * ratio:.{digits}f} %"
 
 
 def size(nbytes):
     for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= scale:
             return f"{nbytes / scale:.3g} {unit}"
-    return f"{nbytes} B" if nbytes else "-"
+    return f"{nbytes} B"
 
 
-def a_a(cell):
-    return percent(cell.a_a)
+def span(values, text):
+    """The least and the largest of some values in words; - of none."""
+    ends = [text(end(values)) for end in (min, max) if values]
+    return " to ".join(dict.fromkeys(ends)) or "-"
 
 
-def above_copy(record):
-    """The host's time for a call above that for a copy kernel, as text; None where the run did not look."""
-    if "host_seconds" not in record["floor"]:
-        return None
-    return f"{1e6 * (record['eager']['host_seconds'] - record['floor']['host_seconds']):+.2f} us"
+def factor(value):
+    """A ratio of speeds, to a thousandth where it is near 1."""
+    return f"{value:.3f}x" if 0.95 < value < 1.05 else f"{value:.2f}x"
 
 
 def verdict(cell):
-    """Whether ours is first, in words and with a mark of its own."""
-    return {
-        None: "alone",
-        "first": f"▲ first, {cell.lead or 0:.2f}x {cell.rival}",
-        "unsettled": f"◇ unsettled, {cell.lead or 0:.2f}x {cell.rival}",
-        "level": f"≈ level with {cell.rival}, {cell.lead or 0:.2f}x",
-        "lost": f"▼ NOT first, {cell.lead or 0:.2f}x {cell.rival}",
-    }[cell.standing]
+    """Whether ours is first, by how much, and who is the fastest peer."""
+    if not cell.standing:
+        return "alone"
+    times = f", {factor(cell.lead)}" if cell.lead else ","
+    return f"{MARKS[cell.standing]}{times} {cell.rival}"
 
 
-def lead(cell):
-    """Our speed as a multiple of the best peer's."""
-    return f"{cell.lead:.3f}x" if cell.lead else "-"
+def reached(cell):
+    """What our kernel reaches: products where a call has many tokens, else bytes."""
+    ns = cell.ours.get("kernel", cell.ours["call"])[0]
+    if "flops" in cell.case and cell.shape["tokens"] > 1:
+        return f"{1e-3 * cell.case['flops'] / ns:.3g} TFLOP/s"
+    return f"{cell.rate(ns):.4g} GB/s"
 
 
 def own_columns(suite):
@@ -69,138 +65,69 @@ def own_columns(suite):
         ("T", lambda c: str(c.shape["tokens"])),
         ("D", lambda c: str(c.shape["head_dim"])),
         ("dtype", lambda c: c.shape["dtype"]),
-        ("cache", lambda c: c.cache),
+        ("cache", lambda c: c.case["cache"]),
     )
-    found = [column for column in columns if suite.varies(column[1])] or [columns[2]]
-    rest = [text for heading, text in found if heading != "D"]
-    names = {tuple(text(c) for text in rest) for c in suite.cells}
-    return [c for c in found if c[0] != "D"] if len(names) == len(suite.cells) else found
+    return [column for column in columns if suite.varies(column[1])] or [columns[2]]
 
 
 def cell_name(suite, cell):
     """The cell in words, within its suite."""
-    units = {"B": "B ", "T": "T ", "D": "D "}
-    return " ".join(units.get(heading, "") + text(cell) for heading, text in own_columns(suite))
+    return " ".join(f"{heading} {text(cell)}" if heading in "BTD" else text(cell)
+                    for heading, text in own_columns(suite))  # fmt: skip
 
 
-def beside_peers(suite):
-    """Columns of the calls: heading and function of a cell."""
-    found = []
-    if suite.contested:
-        found.append((VERDICT, verdict))
-        if len({c.measure for c in suite.contested}) > 1:
-            found.append(("compared by", lambda c: c.measure))
-        if suite.borrowed:
-            found.append(("A/A", a_a))
-    if any(c.speedup(CALL) for c in suite.ours):
-        found.append(("over naive", lambda c: f"{c.speedup(CALL):.1f}x" if c.speedup(CALL) else "-"))
-    eager = [c.records[CALL]["eager"] for c in suite.ours]
-    found.append(("eager", lambda c: seconds(c.records[CALL]["eager"]["seconds"]["median"])))
-    if any(e["host_seconds"] != e["seconds"]["median"] for e in eager):  # on a CPU the call is the host's
-        found.append(("host", lambda c: seconds(c.records[CALL]["eager"]["host_seconds"])))
-    if suite.name == "overhead" and any(above_copy(c.records[CALL]) for c in suite.ours):
-        found.append(("above a copy's", lambda c: above_copy(c.records[CALL]) or "-"))
-    return found
+def columns(suite):
+    """Heading and function of a cell, of all that some cell has."""
 
+    def of_ours(member, text):
+        return lambda c: text(c.ours[member]) if member in c.ours else "-"
 
-def teraflops(record, timing):
-    return f"{1e-12 * record['flops'] / timing['seconds']['median']:.3g}"
+    def times(value):
+        return factor(value) if value else "-"
 
-
-def beside_floor(suite):
-    """Columns of the kernel; those of the tool's own run are marked."""
-    mark = f" {BORROWED}" if suite.borrowed else ""
-
-    def quartiles(timing):
-        ratio = timing["ratio"]
-        ends = f" ({100 * ratio['low']:.1f}..{100 * ratio['high']:.1f})" if "low" in ratio else ""
-        return percent(ratio["median"]) + ends
-
-    def of_kernel(text):
-        return lambda c: text(*suite.kernel(c)) if suite.kernel(c) else "-"
-
-    found = [
-        ("ropekit" + mark, of_kernel(lambda r, t: seconds(t["seconds"]["median"]))),
-        ("GB/s" + mark, of_kernel(lambda r, t: f"{t['gb_per_second']:.4g}")),
-        ("copy GB/s" + mark, of_kernel(lambda r, t: f"{r['floor']['gb_per_second']:.4g}")),
-        ("of copy" + mark, of_kernel(lambda _, t: quartiles(t))),
-        ("A/A" + mark, of_kernel(lambda r, _: percent(disagreement(r))) if mark else a_a),
+    found = [("against the best peer", verdict)] * bool(suite.contested) + [
+        ("ropekit", lambda c: duration(c.ours.get("kernel", c.ours["call"])[0])),
+        ("reaches", reached),
+        ("of copy", lambda c: percent(c.share, 1) if c.share else "-"),
+        ("A/A", of_ours("a_a", lambda a_a: percent(abs(a_a - 1), 1))),
+        ("call", lambda c: duration((c.rows.get(CALL) or c.ours)["call"][0])),
+        ("over naive", lambda c: times(naive(c))),
+        ("over steps", lambda c: times(c.over_steps)),
+        ("tax", of_ours("tax", lambda tax: percent(tax - 1, 1))),
+        ("runs", of_ours("runs", str)),
     ]
-    if suite.attends:
-        found.insert(1, ("TFLOP/s" + mark, of_kernel(teraflops)))
-        if any(c.tax for c in suite.ours):
-            found.append(("tax", lambda c: percent(c.tax - 1) if c.tax else "-"))
-    if any(c.rotations for c in suite.ours):
-        found.append(("rotations", lambda c: f"{c.rotations:.2f}" if c.rotations else "-"))
-    if any("speedup" in r for r, _ in suite.kernels):
-        found.append(("over one thread", of_kernel(lambda r, _: f"{r['speedup']['median']:.2f}x")))
-    if any(c.records[CALL].get("table_bytes") for c in suite.ours):
-        found.append(("tables", lambda c: size(c.records[CALL]["table_bytes"])))
-    return found
+    cells = [c for c in suite.cells if c.ours]
+    return [(heading, text) for heading, text in found if any(text(c) != "-" for c in cells)]
 
 
-def parts(suite):
-    """The columns beside those that name a case: what was called, then what its kernel does, or, without
-    peers, the other way round."""
-    both = [beside_peers(suite), beside_floor(suite)]
-    return both if suite.contested else both[::-1]
+def naive(cell):
+    return cell.seconds(BASELINE) / cell.seconds(CALL) if {BASELINE, CALL} <= cell.rows.keys() else None
 
 
-def rows(suite, columns=None):
-    """Headings, then a row of text for each case, by some columns or all."""
-    found = own_columns(suite) + (columns or list(chain(*parts(suite))))
-    return [
-        [heading for heading, _ in found],
-        *([function(cell) for _, function in found] for cell in suite.ours),
+def suite_rows(suite):
+    """Headings, then a row of text for each case that ours ran."""
+    found = own_columns(suite) + columns(suite)
+    cells = [c for c in suite.cells if c.ours]
+    return [[h for h, _ in found], *([text(c) for _, text in found] for c in cells)]
+
+
+def peer_rows(suite):
+    """What every implementation of each case took, by kernels alone where all have them."""
+    own, names = own_columns(suite), list(dict.fromkeys(n for c in suite.cells for n in c.rows))
+    rows = [
+        [*(text(c) for _, text in own), *(duration(c.time(n)[0]) if n in c.rows else "-" for n in names)]
+        for c in suite.cells
     ]
-
-
-def peer_tables(suite):
-    """(title, rows) of what every implementation of each case took: by kernels, by calls, and of the host;
-    what attends to rotated inputs stands in tables of its own."""
-    own = own_columns(suite)
-    known = dict.fromkeys([*OURS, *(name for c in suite.cells for name in c.records)])
-    known = [name for name in known if any(name in c.records for c in suite.cells)]
-
-    def table(names, text):
-        body = [[*(f(c) for _, f in own), *(text(c.records.get(n, {})) for n in names)] for c in suite.cells]
-        return [[*(heading for heading, _ in own), *(n.removesuffix(ROTATED) for n in names)], *body]
-
-    def timing(measure):
-        def text(record):
-            if measure not in record:
-                return "-"
-            t = record[measure]
-            return f"{seconds(t['seconds']['median'])} {100 * t['ratio']['median']:.0f} %"
-
-        return text
-
-    def host(record):
-        return seconds(record["eager"]["host_seconds"]) if record else "-"
-
-    records = [r for c in suite.cells for r in c.records.values()]
-    measured = [("Kernels alone", timing("replay"))] * any("replay" in r for r in records)
-    measured.append(("Calls", timing("eager")))
-    apart = any(r["eager"]["host_seconds"] != r["eager"]["seconds"]["median"] for r in records)
-    measured += [("The host's part of a call", host)] * apart
-    alone = [name for name in known if name.endswith(ROTATED)]
-    kinds = {"": [name for name in known if name not in alone], ROTATED: alone}
-    return [
-        (title + kind, table(names, text))
-        for title, text in measured
-        for kind, names in kinds.items()
-        if names
-    ]
+    return [[*(h for h, _ in own), *names], *rows]
 
 
 def tables_read(suite):
-    """A line that says what tables the calls read; none where none is known to."""
+    """A line that says what tables of cos and sin the calls read; none where none is known to."""
     found = {}
-    for implementation, record in (item for c in suite.cells for item in c.records.items()):
-        if record["table_bytes"]:
-            found.setdefault(implementation, []).append(record["table_bytes"])
-    texts = [f"{n} {span(sizes, size)}" for n, sizes in found.items()]
-    return [f"tables that a call reads, apart from these bytes: {', '.join(texts)}"] * bool(texts)
+    for row in (row for c in suite.cells for row in c.rows.values() if "tables" in row):
+        found.setdefault(row["name"], []).append(row["tables"])
+    texts = [f"{name} {span(sizes, size)}" for name, sizes in found.items()]
+    return [f"tables that a call reads beside these bytes: {', '.join(texts)}"] * bool(texts)
 
 
 def declined(suite):
@@ -211,112 +138,39 @@ def declined(suite):
     ]
 
 
-def wrong(suite):
-    """A line for each case that the tool's check refused."""
-    return [
-        f"WRONG, not timed: {r['case']}, {r['kernel']}: "
-        f"{r['refused']} of {r['elements']} outputs outside their bound"
-        for r in suite.wrong
-    ]
-
-
-def markdown(table):
-    """A Markdown table with aligned columns; the first column that holds text stays left."""
-    table = [[text.replace("|", "\\|") for text in row] for row in table]
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    left = [
-        any(c.isalpha() for c in table[-1][i][:1]) or table[-1][i][:1] in "▲≈◇▼" for i in range(len(widths))
-    ]
-
-    def line(cells):
-        return (
-            "| "
-            + " | ".join(
-                text.ljust(width) if is_left else text.rjust(width)
-                for text, width, is_left in zip(cells, widths, left, strict=True)
-            )
-            + " |"
-        )
-
-    rule = "|" + "|".join(
-        "-" * (w + 1) + ("-" if is_left else ":") for w, is_left in zip(widths, left, strict=True)
-    )
-    return "\n".join([line(table[0]), rule + "|", *map(line, table[1:])])
-
-
-def tally(suite):
-    """How many contested cases are won, lost, level or unsettled, or that there was no rival; how many cases
-    are wrong or of a quick run."""
-    quick = sum(c.quick for c in suite.ours)
-    mark = f"; {len(suite.wrong)} WRONG, not timed" * bool(suite.wrong)
-    mark += f"; {quick} quick: not for comparison" * bool(quick)
-    if not suite.contested:
-        return "no peer was measured" + mark
-    rest = "".join(f", {words} in {suite.count(s)}" for s, words in NOT_FIRST.items() if suite.count(s))
-    return f"first in {suite.count('first')}{rest} of {len(suite.contested)}{mark}"
+def tally(cells):
+    """How many contested cases stand how; that there was no rival."""
+    contested = [c for c in cells if c.standing]
+    if not contested:
+        return "no peer was measured"
+    counts = [(words, sum(c.standing == s for c in contested)) for s, words in MARKS.items()]
+    rest = "".join(f", {words} in {n}" for words, n in counts[1:] if n)
+    return f"first in {counts[0][1]} of {len(contested)}{rest}"
 
 
 def measure(suite):
-    """What is compared, and from which run the rest comes."""
-    text = " or ".join(
-        MEASURES[m] for m in MEASURES if any(c.measure == m for c in suite.contested or suite.cells)
+    return " or ".join(MEASURES[m] for m in MEASURES if any(c.measure == m for c in suite.cells))
+
+
+def markdown(table):
+    """A Markdown table with aligned columns; columns that hold text stay left."""
+    table = [[text.replace("|", "\\|") for text in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    columns = zip(*table[1:], strict=True) if table[1:] else ()
+    left = [any(text[:1].isalpha() or text[:1] in "▲≈◇▼" for text in c if text) for c in columns]
+    left = [True, *left[1:]] if left else [True] * len(widths)
+
+    def line(cells):
+        found = zip(cells, widths, left, strict=True)
+        return f"| {' | '.join(t.ljust(w) if is_left else t.rjust(w) for t, w, is_left in found)} |"
+
+    rule = "|".join(
+        "-" * (w + 1) + ("-" if is_left else ":") for w, is_left in zip(widths, left, strict=True)
     )
-    return text + f", of the peers' run; {BORROWED} kernels alone, of the tool's own run" * suite.borrowed
-
-
-def fitting(suite, width):
-    """The table of a suite, its columns in two where one line of Markdown would be wider."""
-    whole = rows(suite)
-    if len(markdown(whole).partition("\n")[0]) <= width:
-        return [whole]
-    return [rows(suite, columns) for columns in parts(suite)]
-
-
-def divided(suite):
-    return "\n\n".join(map(markdown, fitting(suite, WIDTH)))
-
-
-def bullets(lines):
-    return "".join(f"- {line}\n" for line in lines)
+    return "\n".join([line(table[0]), f"|{rule}|", *map(line, table[1:])])
 
 
 def suite_markdown(name, suite):
-    lines = bullets(wrong(suite) + tables_read(suite) + declined(suite))
-    table = f"\n\nBy {measure(suite)}.\n\n{divided(suite)}" if suite.ours else ""
-    return f"### {name}: {tally(suite)}{table}\n" + f"\n{lines}" * bool(lines)
-
-
-def error_rows(machines):
-    """Largest error of cos and sin below each number of positions, on any of some machines."""
-    found = {}
-    for machine in machines:
-        for key, points in errors(machine).items():
-            known = found.setdefault(key, {})
-            known |= {p: max(error, known.get(p, 0)) for p, error in points.items()}
-    positions = sorted({p for points in found.values() for p in points})
-    return [
-        ["angles", *(f"below {p}" for p in positions)],
-        *(
-            [error_name(*key), *(f"{points[p]:.1e}" if p in points else "-" for p in positions)]
-            for key, points in found.items()
-        ),
-    ]
-
-
-def error_name(name, mode):
-    return name if mode == "its own" else f"{name}, {mode} angles"
-
-
-def errors(machine):
-    """(implementation, angle mode): positions: error."""
-    found = {}
-    for r in machine.records("cos_sin_error"):
-        key = r["implementation"], r["angle_mode"]
-        found.setdefault(key, {})[r["positions"]] = r["cos_sin_error"]
-    return found
-
-
-def span(values, text):
-    """The least and the largest of some values in words; - of none."""
-    ends = [text(end(values)) for end in (min, max) if values]
-    return "..".join(dict.fromkeys(ends)) or "-"
+    lines = [f"- {line}" for line in tables_read(suite) + declined(suite)]
+    table = [f"By {measure(suite)}.", markdown(suite_rows(suite))] if any(c.ours for c in suite.cells) else []
+    return "\n\n".join([f"### {name}: {tally(suite.cells)}", *table, *(["\n".join(lines)] * bool(lines))])

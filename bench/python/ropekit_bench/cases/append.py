@@ -1,18 +1,8 @@
-"""A case of append: q, k and v of every implementation, the pages they write, and what is true of them."""
+"""A case of append: q, k and v, the pages that they are written to, and what is true of them."""
 
 import torch
 
-from ropekit_bench.case import (
-    ITEM_BYTES,
-    PAGE,
-    SETS_MOST,
-    TORCH_DTYPES,
-    Declined,
-    refusal,
-    rotate,
-    round_up,
-)
-from ropekit_bench.slab_case import SlabCase
+from ropekit_bench.cases.base import ITEM_BYTES, TORCH_DTYPES, Case, Declined, refusal, rotate, round_up
 
 STORED = {**TORCH_DTYPES, "f8e4m3": torch.float8_e4m3fn}
 SCALE = 2.0**-6  # of what is stored in 8 bits; a power of two, which a division or a product takes exactly
@@ -41,19 +31,15 @@ def append_refusal(s):
     return ""
 
 
-class AppendCase(SlabCase):
-    """Sets of q, k and v lie in `source`; q's result and the pages of k and v in `target`."""
+class Append(Case):
+    """q, k and v are inputs, q's result and the pages of k and v results. run(slot) gives q."""
 
     operation = "append"
+    blank = 0  # slots that no token writes
+    refusal = staticmethod(append_refusal)
 
-    def __post_init__(self):
+    def _prepare(self):
         s, a = self.shape, self.shape["append"]
-        if append_refusal(s):
-            raise Declined(append_refusal(s))
-        self.dtype = TORCH_DTYPES[s["dtype"]]
-        self.rotary_dim = s["rotary_dim"] or s["head_dim"]
-        self.interleaved = s["pairing_in"] == "interleaved"
-        self.backward = s["direction"] == "transpose"
         self.moves = a.get("k_source") == "cache"
         tokens = s["batch"], s["tokens"]
         self.q_shape = (*tokens, s["q_heads"], s["head_dim"])
@@ -64,36 +50,20 @@ class AppendCase(SlabCase):
         self.pages = max(pages, 1)
         self.k_type, self.v_type = (STORED[a.get(f"{p}_store_dtype", s["dtype"])] for p in "kv")
         self.scale = torch.full((1,), SCALE, device=self.device)
-        self._lay_out_sets()
-        wanted = 2 * self.cache_bytes // self.pitch + 1
-        self.sets = min(wanted, SETS_MOST) if self.cold else 1
-        self._fill()
         self._place()
-        generator = torch.Generator().manual_seed(self.seed)
-        self.weights = [
-            (1 + 0.1 * torch.randn(n.get("dim", shape[3]), generator=generator)).to(self.device, self.dtype)
-            if n
-            else None
-            for n, shape in ((norm_of(s, "q"), self.q_shape), (norm_of(s, "k"), self.k_shape))
-        ]
 
-    def _lay_out_sets(self):
-        """Where each tensor lies in a set of source and of target."""
+    def _sources(self):
+        heads = [x[2:] for x in (self.q_shape, self.k_shape, self.v_shape)]
+        counts = self.count, 0 if self.moves else self.count, self.count
+        return [((n, *x), self.dtype) for n, x in zip(counts, heads, strict=True)]
+
+    def _targets(self):
         page = self.pages, self.page_size
-        flat = [(self.count, *x[2:]) for x in (self.q_shape, self.k_shape, self.v_shape)]
-        if self.moves:
-            flat[1] = (0, *flat[1][1:])
-        self.source_views, source = self._lay_out(*((x, self.dtype) for x in flat))
-        self.target_views, target = self._lay_out(
-            (flat[0], self.dtype),
-            ((*page, *self.k_shape[2:]), self.k_type),
-            ((*page, *self.v_shape[2:]), self.v_type),
-        )
-        self.pitch = round_up(max(source, target, self.floor_bytes), PAGE)
+        q = (self.count, *self.q_shape[2:]), self.dtype
+        return q, ((*page, *self.k_shape[2:]), self.k_type), ((*page, *self.v_shape[2:]), self.v_type)
 
     @property
     def floor_bytes(self):
-        """Half of what must be read and written: a copy reads and writes as many."""
         item = ITEM_BYTES[self.shape["dtype"]]
         heads, k, v = (x[2] for x in (self.q_shape, self.k_shape, self.v_shape))
         q_dim = self.rotary_dim if self.shape["in_place"] else self.q_shape[3]
@@ -105,6 +75,14 @@ class AppendCase(SlabCase):
 
     def _draw(self, generator):
         super()._draw(generator)
+        shapes = self.q_shape, self.k_shape
+        norms = [norm_of(self.shape, part) for part in "qk"]
+        self.weights = [
+            (1 + 0.1 * torch.randn(n.get("dim", x[3]), generator=generator)).to(self.device, self.dtype)
+            if n
+            else None
+            for n, x in zip(norms, shapes, strict=True)
+        ]
         if self.moves:
             _, shape, _ = self.target_views[1]
             keys = 2 * torch.rand(shape, generator=generator) - 1
@@ -115,10 +93,6 @@ class AppendCase(SlabCase):
         super()._restore(slot)
         if self.moves:
             self.caches(slot)[0].copy_(self.drawn_keys)
-
-    def refresh(self):
-        self.target[: self.pitch] = 0
-        self._restore(0)
 
     def _place(self):
         """Slots as the tool deals them: pages in a random order, a token in its own page for decoding."""

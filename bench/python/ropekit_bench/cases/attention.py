@@ -1,17 +1,18 @@
-"""A case of attention: q, k and v of every implementation, where keys lie, and what is true of its rows."""
+"""Cases of attention, and of attention and its backward: q, k and v, where keys lie, and what is true."""
 
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 
-from ropekit_bench.case import PAGE, SETS_MOST, TORCH_DTYPES, Declined, refusal, rotate, round_up
-from ropekit_bench.slab_case import SlabCase
+from ropekit_bench.cases.base import Case, Declined, refusal, rotate, round_up
 
 KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size", "backward", "nondeterministic"}
 # Relative error of a right row, in bounds of its rotation; a wrong row is off by its own size.
 ALLOWED, ALLOWED_MOST = 2, 0.25
 TOKENS_MOST = 4096  # that are rotated in fp64 at once
+PAIRS_MOST = 1 << 24  # queries and keys whose weights are made at once in fp64
+NAMES = ("out", "dq", "dk", "dv")
 
 
 def attention_refusal(s):
@@ -27,21 +28,16 @@ def attention_refusal(s):
     return ""
 
 
-class AttentionCase(SlabCase):
-    """Sets of q, k and v lie in `source`, results in `target`. Pages lie in order, so that the keys of
-    a sequence are a tensor too, for those that have no pages."""
+class Attention(Case):
+    """q, k and v are inputs. Pages lie in order, so that the keys of a sequence are a tensor too, for those
+    that have no pages. run(slot) gives out."""
 
     operation = "attention"
-    more_inputs, more_outputs = (), ()  # shapes and types
+    refusal = staticmethod(attention_refusal)
 
-    def __post_init__(self):
+    def _prepare(self):
         s, a = self.shape, self.shape["attention"]
-        if attention_refusal(s):
-            raise Declined(attention_refusal(s))
-        self.dtype = TORCH_DTYPES[s["dtype"]]
-        self.rotary_dim, self.interleaved = s["head_dim"], s["pairing_in"] == "interleaved"
-        self.backward, self.cached = False, "kv_cache" in a
-        self.window, self.keys = a.get("window", 0), a["keys"]
+        self.cached, self.window, self.keys = "kv_cache" in a, a.get("window", 0), a["keys"]
         self.batch, self.tokens, self.count = s["batch"], s["tokens"], s["batch"] * s["tokens"]
         self.boundaries = s.get("cu_seqlens") or [i * self.tokens for i in range(self.batch + 1)]
         self.q_lengths = [b - a for a, b in pairwise(self.boundaries)]
@@ -49,14 +45,23 @@ class AttentionCase(SlabCase):
         self.page_size = a.get("page_size", 1)
         self.pages_each = -(-self.keys // self.page_size)
         self.rows = self.keys
+
+    def _queries(self):
+        return (self.count, self.shape["q_heads"], self.shape["head_dim"]), self.dtype
+
+    def _keys(self):
         rows = self.batch * self.pages_each * self.page_size if self.cached else self.count
-        dim, q_heads, k_heads = s["head_dim"], s["q_heads"], s["k_heads"]
-        queries, keys = ((self.count, q_heads, dim), self.dtype), ((rows, k_heads, dim), self.dtype)
-        self.source_views, source = self._lay_out(queries, keys, keys, *self.more_inputs)
-        self.target_views, target = self._lay_out(queries, *self.more_outputs)
-        self.pitch = round_up(max(source, target, self.floor_bytes), PAGE)
-        self.sets = min(2 * self.cache_bytes // (2 * self.floor_bytes) + 1, SETS_MOST) if self.cold else 1
-        self._fill()
+        return (rows, self.shape["k_heads"], self.shape["head_dim"]), self.dtype
+
+    def _sources(self):
+        return [self._queries(), self._keys(), self._keys()]
+
+    def _targets(self):
+        return [self._queries()]
+
+    @property
+    def set_bytes(self):
+        return 2 * self.floor_bytes
 
     def seen(self, m, n):
         """Keys that the queries of a sequence see, and pairs of both."""
@@ -66,7 +71,6 @@ class AttentionCase(SlabCase):
 
     @property
     def floor_bytes(self):
-        """Half of what must be read and written: a copy reads and writes as many."""
         s = self.shape
         keys = sum(self.seen(m, n)[0] for m, n in zip(self.q_lengths, self.k_lengths, strict=True))
         elements = self.count * s["q_heads"] + keys * s["k_heads"]
@@ -77,40 +81,12 @@ class AttentionCase(SlabCase):
         pairs = sum(self.seen(m, n)[1] for m, n in zip(self.q_lengths, self.k_lengths, strict=True))
         return 4 * self.shape["head_dim"] * self.shape["q_heads"] * pairs
 
-    def refresh(self):
-        self.target[: self.pitch] = 255  # a NaN in every type
-        self._restore(0)
-
     def out(self, slot):
         return self._at(self.target, slot, self.target_views[0])
 
     def sequences(self, slot):
         """q, k and v of each group of sequences that are alike, [sequence, token, head, dim]."""
         return self.split(*self.tensors(slot))
-
-    @cached_property
-    def rotated_data(self):
-        """q and, where keys are tensors, k of every set, rotated in fp64 and rounded."""
-        return [self.turned_tokens(x, 1) for x in self.drawn[: 1 if self.cached else 2]]
-
-    def rotated_tensors(self):
-        """q, k and v of each set as they are without a rotation: q and k are memory of their own."""
-        found = [self.tensors(slot) for slot in range(self.sets)]
-        count = len(self.rotated_data)
-        return [[*(x.clone() for x in self.rotated_data), *tensors[count:]] for tensors in found]
-
-    def turned_tokens(self, x, direction):
-        """x [token, head, dim] by the angles of its tokens' positions, or back by -1."""
-        frequencies = direction * self.frequencies().to(x.device)
-        parts = []
-        for rows, at in zip(x.split(TOKENS_MOST), self.positions[0].split(TOKENS_MOST), strict=True):
-            angles = at[:, None, None].double() * frequencies
-            parts.append(rotate(rows.double(), angles, self.interleaved, self.interleaved).to(x.dtype))
-        return torch.cat(parts)
-
-    def turned_back(self, found):
-        """What a run on rotated tensors is checked by."""
-        return found
 
     def split(self, q, k, v):
         if "cu_seqlens" in self.shape:
@@ -186,4 +162,101 @@ class AttentionCase(SlabCase):
             most, elements = max(most, off.abs().max().item()), elements + truth.numel()
         if not worst <= 1:
             raise Declined(f"wrong: off by {worst:.3g} of what is allowed")
+        return {"elements": elements, "max_error": most, "worst": worst}
+
+
+class AttentionBackward(Attention):
+    """dout is an input too. run(slot) gives out, dq, dk and dv, [token, head, dim] or any shape of as many
+    elements."""
+
+    operation = "attention_backward"
+
+    def _sources(self):
+        return [*super()._sources(), self._queries()]
+
+    def _targets(self):
+        return [self._queries(), *super()._sources()]
+
+    def tensors(self, slot):
+        return super().tensors(slot)[:3]
+
+    @property
+    def floor_bytes(self):
+        return 2 * super().floor_bytes  # each tensor has a gradient
+
+    @property
+    def flops(self):
+        return 7 / 2 * super().flops  # five products beside the two
+
+    def dout(self, slot):
+        return self._at(self.source, slot, self.source_views[3])
+
+    def results(self, slot):
+        """Memory of out, dq, dk and dv."""
+        return self._views(self.target, slot, self.target_views)
+
+    @cached_property
+    def leaves(self):
+        """q, k and v of each set, of which autograd takes gradients."""
+        return [[x.detach().requires_grad_() for x in self.tensors(slot)] for slot in range(self.sets)]
+
+    def turned(self, x, first):
+        """x [token, ..., dim] rotated in fp64."""
+        return self.angles(x.flatten(1, -2), first).view_as(x)
+
+    def truth(self, sequence, head):
+        """What the queries that read a head of k give in fp64, [token, head, dim], by autograd."""
+        first, m = self.boundaries[sequence], self.q_lengths[sequence]
+        group = self.shape["q_heads"] // self.shape["k_heads"]
+        heads = slice(head * group, (head + 1) * group)
+        q, k, v, dout = (x[first : first + m].double() for x in self.drawn)
+        k, v = (x[:, head : head + 1].clone().requires_grad_() for x in (k, v))
+        keys = self.turned(k, 0)
+        fixed = keys.detach().requires_grad_()
+        found, sums = [], [torch.zeros_like(k), torch.zeros_like(v)]
+        step = max(1, PAIRS_MOST // (m * group))
+        for start in range(0, m, step):
+            part = q[start : start + step, heads].clone().requires_grad_()
+            out = self.attended(self.turned(part, start), fixed, v, start)
+            own = dout[start : start + step, heads]
+            dq, *more = torch.autograd.grad(out, (part, fixed, v), own)
+            found.append((out.detach(), dq))
+            sums = [a + b for a, b in zip(sums, more, strict=True)]
+        (dk,) = torch.autograd.grad(keys, k, sums[0])
+        return [torch.cat(x) for x in zip(*found, strict=True)] + [dk, sums[1]]
+
+    def attended(self, q, k, v, start):
+        own = torch.arange(start, start + len(q), device=q.device)[:, None]
+        keys = torch.arange(len(k), device=q.device)
+        seen = (keys <= own) & ((keys > own - self.window) if self.window else keys >= 0)
+        scores = torch.einsum("mgd,nd->mgn", q, k[:, 0]) / self.shape["head_dim"] ** 0.5
+        weights = scores.masked_fill(~seen[:, None], float("-inf")).softmax(-1)
+        return torch.einsum("mgn,nd->mgd", weights, v[:, 0])
+
+    @cached_property
+    def truths(self):
+        """(sequence, head of k): of the first and the last of each."""
+        last = len(self.q_lengths) - 1, self.shape["k_heads"] - 1
+        return {at: self.truth(*at) for at in product(*(sorted({0, x}) for x in last))}
+
+    def check(self, run):
+        """Each row of a sampled head, beside its own size or, where it is small, that of the rows' mean."""
+        self.refresh()
+        shapes = [view[1] for view in self.target_views]
+        results = [x.detach().reshape(shape) for x, shape in zip(run(0), shapes, strict=True)]
+        allowed = min(ALLOWED * self.bound(), ALLOWED_MOST)
+        elements, worst, most, where = 0, 0.0, 0.0, ""
+        for (sequence, head), truths in self.truths.items():
+            first, m = self.boundaries[sequence], self.q_lengths[sequence]
+            for name, found, truth in zip(NAMES, results, truths, strict=True):
+                count = truth.shape[1]
+                off = found[first : first + m, head * count : (head + 1) * count].double() - truth
+                size = truth.norm(dim=-1)
+                size = size.clamp_min(size.square().mean().sqrt().item())
+                ratio = (off.norm(dim=-1) / size).max().item() / allowed
+                ratio = ratio if ratio == ratio else float("inf")
+                worst, where = max((worst, where), (ratio, name))
+                most, elements = max(most, off.abs().max().item()), elements + truth.numel()
+        if not worst <= 1:
+            raise Declined(f"wrong: {where} is off by {worst:.3g} of what is allowed")
         return {"elements": elements, "max_error": most, "worst": worst}

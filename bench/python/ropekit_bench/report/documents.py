@@ -1,0 +1,205 @@
+"""What runs come to, as Markdown: regions of README.md and docs/benchmarks.md, and docs/figures.md."""
+
+from statistics import geometric_mean, median
+
+from ropekit_bench.report.model import is_peer, machines
+from ropekit_bench.report.tables import (
+    MARKS,
+    cell_name,
+    duration,
+    factor,
+    markdown,
+    percent,
+    reached,
+    span,
+    tally,
+    verdict,
+)
+
+NONE = "No run is in bench/results."
+WORK = {"append": "append", "attention": "attention", "attention-backward": "attention and its backward"}
+MOST_BEHIND = 8  # of a suite, the largest losses
+
+
+def listed(names):
+    """Alternatives in a sentence."""
+    *ahead, last = sorted(names, key=str.lower)
+    return f"{', '.join(ahead)} or {last}" if ahead else last
+
+
+def overview(found):
+    """README's figures: a prompt's rotation beside a copy on a GPU, and how often an append is first."""
+    lines = []
+    for machine in [m for m in found if m.backend != "cpu" and m.has_peers][:1]:
+        if prefill := machine.suites.get("prefill"):
+            reached = f"is what rotating a prompt reaches on an {machine.name}"
+            count = len(prefill.shares)
+            share = percent(median(prefill.shares))
+            lines.append(f"- **{share}** of a copy's speed {reached}, the median of {count} cases.")
+        append = machine.suites.get("append")
+        if append and append.contested:
+            names = {n.split()[0] for c in append.contested for n in c.rows if is_peer(n)}
+            first = f"**{append.count('first')} of {len(append.contested)}** cases of `rope_append`"
+            lines.append(f"- {first} are faster there than {listed(names)}.")
+    return "\n".join(lines) or NONE
+
+
+def kind(suite):
+    return WORK.get(suite.name, "rotation")
+
+
+def kinds(machine):
+    """Cells of each kind of work, by what is called."""
+    found = {}
+    for suite in machine.suites.values():
+        found.setdefault(kind(suite), []).extend(suite.cells)
+    return found
+
+
+def lead(cells):
+    """The mean of our speed over the fastest peer's."""
+    leads = [c.lead for c in cells if c.lead]
+    return factor(geometric_mean(leads)) if leads else "-"
+
+
+def devices(found):
+    """The table of benchmarks.md: a row for each device and kind of work."""
+    rows = [["device", "work", "cases", "of a copy's speed", "first", "mean speed over the best peer"]]
+    for machine in found:
+        for name, cells in kinds(machine).items():
+            shares, contested = [c.share for c in cells if c.share], [c for c in cells if c.standing]
+            first = (
+                f"{sum(c.standing == 'first' for c in contested)} of {len(contested)}" if contested else "-"
+            )
+            share = percent(median(shares)) if shares else "-"
+            rows.append([machine.short, name, str(len(cells)), share, first, lead(contested)])
+    return markdown(rows) if len(rows) > 1 else NONE
+
+
+def lost(machine):
+    """(suite, cell) of every case in which ours is behind, the largest loss first."""
+    cells = [(s, c) for s in machine.suites.values() for c in s.cells if c.standing in ("lost", "missing")]
+    return sorted(cells, key=lambda pair: pair[1].lead or 0)
+
+
+def losses(found):
+    """The table of benchmarks.md: where a peer is ahead, and by how much."""
+    rows = [["device", "suite", "behind in", "speed over the peer's", "peers"]]
+    for machine in found:
+        for name, suite in machine.suites.items():
+            cells = [c for s, c in lost(machine) if s is suite]
+            if cells:
+                peers = ", ".join(sorted({c.rival for c in cells}))
+                leads = span([c.lead for c in cells if c.lead], factor)
+                rows.append([machine.short, name, f"{len(cells)} of {len(suite.contested)}", leads, peers])
+    return markdown(rows) if len(rows) > 1 else "In no case."
+
+
+def grid(found):
+    """A row for each suite of what moves bytes, a column for each machine."""
+    names = dict.fromkeys(n for m in found for n, s in m.suites.items() if s.shares)
+    share = lambda s: percent(median(s.shares)) if s and s.shares else "-"  # noqa: E731
+    return [
+        ["suite", *(m.short for m in found)],
+        *([n, *(share(m.suites.get(n)) for m in found)] for n in names),
+    ]
+
+
+def rates(machine):
+    """GB/s against tokens, of the rotation that most models share."""
+    suite = machine.suites.get("prefill")
+    cells = (
+        [c for c in suite.cells if c.label == "Llama-3-8B" and c.shape["dtype"] == "bf16"] if suite else []
+    )
+    rows = [
+        [str(c.shape["tokens"]), reached(c), f"{c.rate(c.ours['copy']):.4g} GB/s", verdict(c)]
+        for c in cells
+        if c.ours
+    ]
+    return [["tokens", "ropekit", "copy", "against the best peer"], *rows]
+
+
+def cases(machine, name):
+    """Each case of a suite of append or of attention."""
+    suite = machine.suites[name]
+    rows = [
+        ["case", "B x T", "D", "dtype", "cache", "ropekit", "reaches", "of copy", "over steps", "best peer"]
+    ]
+    for c in (c for c in suite.cells if c.ours):
+        s, steps = c.shape, c.over_steps
+        time = duration(c.ours.get("kernel", c.ours["call"])[0])
+        shape = [c.label, f"{s['batch']} x {s['tokens']}", str(s["head_dim"]), s["dtype"], c.case["cache"]]
+        share = percent(c.share) if c.share else "-"
+        rows.append([*shape, time, reached(c), share, factor(steps) if steps else "-", verdict(c)])
+    kept = [i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column[1:])) > 1 or i == 0]
+    return [[row[i] for i in kept] for row in rows]
+
+
+def behind_rows(machine):
+    rows, shown = [["suite", "case", "", "ropekit", "peer"]], {}
+    for suite, c in lost(machine):
+        shown[suite.name] = shown.get(suite.name, 0) + 1
+        if shown[suite.name] <= MOST_BEHIND:
+            ours = duration(c.time("ropekit")[0]) if c.lead else "-"
+            rows.append([suite.name, cell_name(suite, c), verdict(c), ours, duration(c.time(c.rival)[0])])
+    return rows
+
+
+def models(runs):
+    """Tokens per second of Transformers' models, as scripts/model_speed.py found them."""
+    parts = []
+    for run in (r for r in runs if r["command"] == "models"):
+        kinds = dict.fromkeys(kind for case in run["cases"] for kind in case["speed"])
+        rows = [["model", "task", *kinds]]
+        for case in run["cases"]:
+            speed = [f"{case['speed'][k]:.0f}" if k in case["speed"] else "-" for k in kinds]
+            rows.append([case["model"], case["task"], *speed])
+        parts.append(f"{run['device']['name']}:\n\n{markdown(rows)}")
+    return "\n\n".join(parts)
+
+
+def run_rows(runs):
+    rows = [["device", "run", "ropekit", "built by", "beside"]]
+    for run in runs:
+        build = run["build"]
+        built = ", ".join(
+            filter(None, (build["compiler"], build["toolkit"], run["device"].get("driver", "")))
+        )
+        beside = [
+            f"{i['implementation']} {i['version']}" for i in run.get("implementations", ()) if i["version"]
+        ]
+        beside = [b for b in beside if not b.startswith("ropekit")]
+        name = f"{run['command']}, {run['time'][:10]}"
+        rows.append(
+            [run["device"]["name"], name, f"{build['library']}, {build['commit']}", built, ", ".join(beside)]
+        )
+    return rows
+
+
+def figures(runs):
+    """docs/figures.md; ropekit-report --html has the rest."""
+    found = machines(runs)
+    if not found:
+        return NONE
+    parts = ["## Share of a copy's speed", markdown(grid(found))]
+    for machine in found:
+        parts += [f"## {machine.name}: {tally([c for s in machine.suites.values() for c in s.cells])}"]
+        if len(rates(machine)) > 1:
+            parts += ["### Rotation of Llama-3-8B's heads, bf16", markdown(rates(machine))]
+        for name in WORK:
+            if name in machine.suites:
+                parts += [f"### {name}: {tally(machine.suites[name].cells)}", markdown(cases(machine, name))]
+        if lost(machine):
+            parts += [
+                f"### Where a peer is ahead: at most {MOST_BEHIND} cases of a suite",
+                markdown(behind_rows(machine)),
+            ]
+    if models(runs):
+        parts += ["## Tokens per second of models", models(runs)]
+    return "\n\n".join([*parts, "## Runs", markdown(run_rows(runs))])
+
+
+def summary(runs):
+    """The Markdown summary of some runs."""
+    marks = ", ".join(MARKS.values())
+    return f"# ropekit against copies and peers\n\nMarks: {marks}.\n\n{figures(runs)}\n"
