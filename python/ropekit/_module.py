@@ -19,6 +19,7 @@ from ropekit._errors import count
 from ropekit._explain import explain
 from ropekit._fields import ModuleFields, listed, merge, refuse_fields
 from ropekit._operators import fields_of, follows_length, is_tracing
+from ropekit._sharding import in_use
 from ropekit.config import Config
 
 
@@ -253,10 +254,17 @@ class RoPEAttention(nn.Module):
         """Norm, rotation and attention of [batch, tokens, heads, head_dim], without projections; 0
         of padding."""
         if cache is not None:
+            if in_use() is not None:
+                _refuse_sharded({"cache": cache})
             return self._attend_cached(q, k, v, positions=positions, lengths=lengths, cache=cache)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         options: dict[str, Any] = {"config": self.config, "causal": self.causal}
+        sharded = in_use()
+        if sharded is not None:
+            _refuse_sharded({"positions": positions, "lengths": lengths})
+            of_shard: Tensor = sharded.attend(q, k, v, **options)
+            return of_shard
         if lengths is not None:
             own: Any = lengths
             if not isinstance(lengths, Tensor) or lengths.device.type == "cpu":
@@ -419,6 +427,15 @@ class RoPEAttention(nn.Module):
         text = f"{self.hidden_size}, heads={self.heads}, kv_heads={self.kv_heads}"
         text += f", head_dim={self.head_dim}, causal={self.causal}"
         return f"{text}, config={self.config}" if self.config.text else text
+
+
+def _refuse_sharded(given: dict[str, object]) -> None:
+    for name, x in given.items():
+        if x is not None:
+            raise ValueError(
+                f"{name} is given; allowed within ropekit.distributed.use is None: positions and "
+                "lengths are the layout's, and there is no cache"
+            )
 
 
 def _counts(lengths: Sequence[int] | Tensor, q: Tensor) -> list[int]:

@@ -14,6 +14,7 @@ from ropekit import _sdpa
 from ropekit._attention import attend
 from ropekit._attention_arguments import Arguments
 from ropekit._fields import merge
+from ropekit._sharding import Sharded, in_use
 from ropekit._transformers_masks import (
     CHUNK,
     CUT,
@@ -336,6 +337,32 @@ def _without_mask(module: nn.Module, query: Tensor, key: Tensor, is_causal: bool
     return Mask(none, 0, 0 if causal else FULL).encode(key.shape[2])
 
 
+def _sharded(
+    sharded: Sharded,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    causal: bool,
+    kwargs: dict[str, Any],
+) -> Tensor:
+    """Attention over all ranks' tokens; `build_mask` made the mask."""
+    ids, layout = kwargs.get("position_ids"), sharded.layout
+    if any(kwargs.get(name) is not None for name in _BOUNDARIES):
+        raise ValueError(
+            "cu_seq_lens_q is given; allowed within ropekit.distributed.use is None: cu_seqlens "
+            "are the layout's"
+        )
+    if isinstance(ids, Tensor):
+        layout.check_positions(ids)
+    if mask is not None and mask.dtype != torch.int64:
+        raise ValueError(
+            f"attention_mask is {mask.dtype}; allowed within ropekit.distributed.use is None"
+        )
+    fields = {"causal": causal} if mask is None else Mask.decode(mask).fields()
+    options = options_of(tensors[0], kwargs) | fields
+    found: Tensor = sharded.attend(*tensors, tensor_layout="bhsd", rotate="none", **options)
+    return found.transpose(1, 2)
+
+
 def attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -349,6 +376,15 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """The attention of attn_implementation "ropekit", of AttentionInterface: the mask, which
     `build_mask` made, tells windows and order."""
+    sharded = in_use()
+    if sharded is not None:
+        _refuse(kwargs)
+        if dropout:
+            raise ValueError(f"dropout is {dropout}; allowed within ropekit.distributed.use is 0")
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        tensors = _sdpa.of_autocast(query, key, value)
+        found = _sharded(sharded, tensors, attention_mask, causal, kwargs)  # type: ignore[arg-type]
+        return found.contiguous(), None
     bounds = None
     if not _LOOKED_AT.isdisjoint(kwargs):
         _refuse(kwargs)

@@ -36,6 +36,7 @@ from transformers.masking_utils import (
 )
 
 from ropekit._attention import bits_of
+from ropekit._sharding import in_use
 
 OWN = 4099  # heads that no model has
 # Flags: no order; size is that of a chunk; keys go on behind the last query, which none sees; as
@@ -327,6 +328,23 @@ def _is_in_onnx_export() -> bool:
     return is_exporting and torch.onnx.is_in_onnx_export()
 
 
+def _of_shard(
+    function: Callable[..., Any], padding: Tensor | None, keys: int, device: Any
+) -> Tensor:
+    """Order, window and chunks alone: where tokens and sequences stand the layout tells."""
+    pattern = _pattern(function)
+    if pattern is None or padding is not None:
+        what = (
+            "attention_mask is given" if padding is not None else "the model has a mask of its own"
+        )
+        raise ValueError(
+            f"{what}; allowed within ropekit.distributed.use is a window or chunks, and sequences "
+            "packed by the layout's cu_seqlens in place of padding"
+        )
+    none = torch.empty(1, 0, dtype=torch.int64, device=device)
+    return Mask(none, pattern.size, pattern.flags()).encode(keys)
+
+
 _COMPUTE = {"doge"}  # models that compute with their mask behind a static cache too
 
 
@@ -344,6 +362,8 @@ def build_mask(
     **kwargs: Any,
 ) -> Tensor:
     """The mask of attn_implementation "ropekit", of AttentionMaskInterface."""
+    if in_use() is not None:
+        return _of_shard(mask_function, attention_mask, kv_length, device)
     sizes = _Sizes(batch_size, q_length, kv_length, q_offset + q_length - kv_offset, device)
     mask = _structured(mask_function, sizes, kv_offset, attention_mask)
     # Transformers asks for a whole mask of causal order where a model computes with it, and of a

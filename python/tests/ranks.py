@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "ropekit.distributed"])
+# Read once, before processes are made.
+_context.set_forkserver_preload(["ropekit.distributed", "transformers.models.llama.modeling_llama"])
 
 
 def run(ranks: int, function: Callable[..., Any], *arguments: Any, seconds: int = 300) -> list[Any]:

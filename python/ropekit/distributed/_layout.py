@@ -111,6 +111,18 @@ class Layout:
         found: Tensor = self._keep(key, lambda: self._positions().to(device))
         return found
 
+    def check_positions(self, ids: Tensor) -> None:
+        """Refuses position ids, [..., count], that are not this rank's; looks at the first ones."""
+        own = self.positions(ids.device)
+        if "ids" in self._kept:
+            return
+        if ids.shape[-1] != len(own) or not bool((ids == own).all()):
+            raise ValueError(
+                f"position_ids begin with {ids.flatten()[:4].tolist()}; allowed on rank "
+                f"{self.rank} are layout.positions(), which begin with {own[:4].tolist()}"
+            )
+        self._kept["ids"] = True
+
     def local_boundaries(self) -> list[int]:
         """cu_seqlens among this rank's tokens; a sequence may have none of them."""
         bounds = self.cu_seqlens or (0, self.tokens)
