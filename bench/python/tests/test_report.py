@@ -151,7 +151,7 @@ def test_append_is_shown_beside_its_steps(make):
     own = make([measurement(n, s, 1, "append") for n, s in list(took.items())[:2]]) | {"command": "bench"}
     peers = make([measurement(n, took[n], 1, "append") for n in ("ropekit", "vLLM")])
     assert column(suite_of(own, peers), "over steps") == ["2.00x"]
-    assert "- **1 of 1** cases of `rope_append`" in documents.overview(found_of(own, peers))
+    assert "- **1 of 1** KV-cache writes" in documents.overview(found_of(own, peers))
 
 
 def test_wrong_outputs_are_told(make):

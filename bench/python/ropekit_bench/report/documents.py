@@ -39,8 +39,8 @@ def overview(found):
         append = machine.suites.get("append")
         if append and append.contested:
             names = {n.split()[0] for c in append.contested for n in c.rows if is_peer(n)}
-            first = f"**{append.count('first')} of {len(append.contested)}** cases of `rope_append`"
-            lines.append(f"- {first} are faster there than {listed(names)}.")
+            first = f"**{append.count('first')} of {len(append.contested)}** KV-cache writes"
+            lines.append(f"- {first}, norm and rotation included, are faster there than {listed(names)}.")
     return "\n".join(lines) or NONE
 
 
