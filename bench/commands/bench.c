@@ -5,6 +5,7 @@
 #include "bench/measure/suite_table.h"
 #include "bench/measure/suites.h"
 #include "bench/operation/operation.h"
+#include "bench/options/case_name.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 

@@ -1,5 +1,6 @@
 #include "bench/commands/info_config.h"
 
+#include "bench/options/case_name.h"
 #include "bench/options/config_file.h"
 #include "bench/output/message.h"
 #include "bench/output/table.h"

@@ -4,6 +4,7 @@
 #include "bench/measure/measure.h"
 #include "bench/measure/suites.h"
 #include "bench/operation/operation.h"
+#include "bench/options/case_name.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 #include "bench/workload/target.h"

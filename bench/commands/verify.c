@@ -3,6 +3,7 @@
 #include "bench/commands/commands.h"
 #include "bench/measure/record.h"
 #include "bench/operation/operation.h"
+#include "bench/options/case_name.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 #include "bench/workload/target.h"

@@ -1,6 +1,7 @@
 #include "bench/measure/record.h"
 
 #include "bench/measure/environment.h"
+#include "bench/options/case_name.h"
 #include "bench/support/dtype.h"
 
 #include <stdio.h>

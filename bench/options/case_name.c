@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "bench/options/options.h"
+#include "bench/options/case_name.h"
 #include "bench/support/dtype.h"
 
 #include <math.h>

@@ -6,8 +6,6 @@
 #include "bench/options/option_fields.h"
 #include "bench/support/pool.h"
 
-#include <cjson/cJSON.h>
-
 #include <ropekit/attention.h>
 
 #include <stdbool.h>
@@ -86,14 +84,6 @@ void options_help(FILE *file, int32_t command);
 
 /* What a case is where nothing is said of it. */
 options options_usual(void);
-/* A field's value: a string, a number as text, a boolean or an array; NULL where it was not given.
- */
-cJSON *options_value(const options *o, const option_field *field);
-/* The options that make a case, whatever named its values: all that are not usual. NULL: no memory.
- */
-const char *case_name(const options *o);
-/* The command line of a shell that repeats a case on the opened backend. NULL: no memory. */
-const char *case_command(const options *o, const char *command);
 /* The name of the options' dtype, and whether the config left it open. */
 const char *options_dtype(const options *o);
 
