@@ -130,7 +130,7 @@ static bool add(workload *w, const direction *d, char *between) {
     const rope_status status = d->create(between ? &w->alone : &w->attention, &c->plan);
     w->declined = status == ROPE_ERROR_UNSUPPORTED;
     if (status != ROPE_OK) {
-        if (!w->declined || w->workspace_most == SIZE_MAX)
+        if (!w->declined || !w->by_kernel)
             succeeded(status, "plan");
         return false;
     }
@@ -361,6 +361,7 @@ bool attention_create(workload *w) {
 
 bool attention_create_tensors(workload *w, const options *o, rope_device *device, int64_t sets) {
     workload_begin(w, o, device, sets);
+    w->by_kernel = true;
     return create_set(w) && (!o->backward || (add(w, &forward, NULL) && fill_results(w)));
 }
 
@@ -371,7 +372,6 @@ void attention_limit_workspace(workload *w, const char *backend) {
     size_t bytes;
     w->attention.rope.backend = backend;
     w->attention.rope.kernel = NULL;
-    w->workspace_most = SIZE_MAX - 1;
     if (d->create(&w->attention, &first) != ROPE_OK)
         return;
     if (d->bytes_of(first, &bounds, &bytes) == ROPE_OK)

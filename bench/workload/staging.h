@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#define STAGING_ALLOCATIONS 20
+#define STAGING_ALLOCATIONS 32
 
 typedef struct staging {
     rope_device *device;

@@ -24,8 +24,8 @@ typedef struct workload_array {
     int32_t dtype; /* of an element */
 } workload_array;
 
-/* A call's arguments but for what lies in a set, on the device or in host memory: those of rope,
- * of append or of attention, all of which begin with the first's. */
+/* A call's arguments but for what lies in a set, on the device or in host memory: of the operation
+ * that it is. */
 typedef struct workload_args {
     rope_args rope;
     rope_append_args append;
@@ -46,6 +46,7 @@ typedef struct workload {
     workload_args on_device, on_host;
     double flops;            /* of attention's products */
     bool declined;           /* by every kernel that may be chosen */
+    bool by_kernel;          /* calls are added one by one, and one that declines is no error */
     size_t workspace_most;   /* bytes that a kernel of attention may ask for */
     size_t workspace_needed; /* beyond that, by the last one; else 0 */
 
