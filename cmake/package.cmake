@@ -5,7 +5,7 @@ set(CPACK_PACKAGE_CONTACT "The ropekit authors")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_PACKAGE_DESCRIPTION
     "Library, headers, command-line tool and example configurations of ropekit, which rotates the
-queries and keys of a transformer (RoPE) with the same bits on every backend.")
+queries and keys of a transformer (RoPE), writes keys and values into a cache, and attends.")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
