@@ -18,7 +18,8 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"info", COMMAND_INFO, command_info, "backends, devices and the kernel each would choose"},
+    {"info", COMMAND_INFO, command_info,
+     "backends, devices and what each kernel says of a descriptor"},
     {"verify", COMMAND_VERIFY, command_verify, "one descriptor against the oracle"},
     {"bench", COMMAND_BENCH, command_bench, "times a descriptor or a suite beside a copy"},
     {"demo", COMMAND_DEMO, command_demo, "rotates q and k of a model's prefill and decode step"},

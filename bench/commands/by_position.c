@@ -111,6 +111,7 @@ static bool run_mode(const options *given, const target *t, errors *angles, erro
 
 static void add_row(record_list *list, table *t, const options *given, const options *o,
                     const errors *angles, const errors *outputs) {
+    const int64_t samples = o->tokens * (o->desc.head_dim / 2);
     const char *const mode = o->desc.angle_mode == ROPE_ANGLE_F32 ? "f32" : "exact";
     cJSON *record = record_named(list, NULL, given, "verify", outputs->kernel);
     cJSON_AddStringToObject(record, "suite", "accuracy");
@@ -120,7 +121,7 @@ static void add_row(record_list *list, table *t, const options *given, const opt
     cJSON_AddNumberToObject(record, "positions", (double)o->max_position + 1);
     cJSON_AddNumberToObject(record, "cos_sin_error", angles->angle);
     cJSON_AddNumberToObject(record, "output_ulp", outputs->ulp);
-    cJSON_AddNumberToObject(record, "samples", (double)(o->tokens * o->desc.head_dim / 2));
+    cJSON_AddNumberToObject(record, "samples", (double)samples);
     table_cell(t, "%s", mode);
     table_cell(t, "%s", format_count(o->max_position + 1).text);
     table_cell(t, "%.2e", angles->angle);

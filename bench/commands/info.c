@@ -8,9 +8,6 @@
 
 #include <string.h>
 
-static const int32_t dtypes[] = {ROPE_F32, ROPE_BF16, ROPE_F16, ROPE_F64};
-#define DTYPES (sizeof dtypes / sizeof dtypes[0])
-
 /* Whether --backend, a comma list, names a backend; without it, or with auto, all are wanted. */
 static bool is_wanted(const options *o, const char *backend) {
     const char *name = o->desc.backend;
@@ -59,52 +56,15 @@ static void print_backends(const options *o, record_list *list, FILE *file) {
     table_end(&t);
 }
 
-/* The kernel that a descriptor gets on a device, or why it gets none. */
-static const char *choose(rope_desc *desc, rope_plan **plan) {
-    *plan = NULL;
-    return rope_plan_create(desc, plan) == ROPE_OK ? rope_plan_kernel(*plan) : rope_last_error();
-}
-
-static void print_choices(const options *o, const char *backend, int32_t device, cJSON *record,
-                          FILE *file) {
-    table t;
-    table_begin(&t, "dtype|half-split|interleaved");
-    cJSON *choices = cJSON_AddArrayToObject(record, "choices");
-    for (size_t i = 0; i < DTYPES; i++) {
-        table_cell(&t, "%s", dtype_name(dtypes[i]));
-        for (int32_t pairing = ROPE_PAIRING_HALF_SPLIT; pairing <= ROPE_PAIRING_INTERLEAVED;
-             pairing++) {
-            rope_desc desc = o->desc;
-            rope_plan *plan;
-            desc.backend = backend;
-            desc.device = device;
-            desc.dtype = dtypes[i];
-            desc.pairing_in = desc.pairing_out = pairing;
-            const char *kernel = choose(&desc, &plan);
-            table_cell(&t, "%s", kernel);
-            cJSON *choice = cJSON_CreateObject();
-            cJSON_AddItemToArray(choices, choice);
-            cJSON_AddStringToObject(choice, "dtype", dtype_name(dtypes[i]));
-            cJSON_AddStringToObject(choice, "pairing",
-                                    pairing == ROPE_PAIRING_HALF_SPLIT ? "half-split"
-                                                                       : "interleaved");
-            cJSON_AddStringToObject(choice, "kernel", kernel);
-            rope_plan_destroy(plan);
-        }
-    }
-    table_print(&t, file);
-    table_end(&t);
-}
-
 /* Every candidate of the options' own descriptor and its answer. */
 static void print_report(const options *o, const char *backend, int32_t device, cJSON *record,
                          FILE *file) {
     rope_desc desc = o->desc;
-    rope_plan *plan;
+    rope_plan *plan = NULL;
     desc.backend = backend;
     desc.device = device;
-    const char *kernel = choose(&desc, &plan);
-    const char *report = plan ? rope_plan_report(plan) : kernel;
+    const bool made = rope_plan_create(&desc, &plan) == ROPE_OK;
+    const char *report = made ? rope_plan_report(plan) : rope_last_error();
     fprintf(file, "candidates for %s, head_dim %d:\n%s%s", options_dtype(o), desc.head_dim, report,
             report[0] && report[strlen(report) - 1] == '\n' ? "" : "\n");
     cJSON_AddStringToObject(record, "report", report);
@@ -130,8 +90,6 @@ static void print_device(const options *o, const char *backend, int32_t index, r
         cJSON_AddNumberToObject(record, "memory_bytes", (double)info.memory_bytes);
         cJSON_AddNumberToObject(record, "cache_bytes", (double)info.cache_bytes);
         cJSON_AddNumberToObject(record, "compute_units", info.compute_units);
-        print_choices(o, backend, index, record, file);
-        fputc('\n', file);
         print_report(o, backend, index, record, file);
     }
     rope_device_close(device);
