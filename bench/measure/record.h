@@ -42,9 +42,9 @@ void record_measurement(record_list *list, const options *o, const workload *w,
 void record_check(cJSON *record, const check_result *r);
 
 /* Whether --output can be written, to be known before anything is measured; false after a message.
- * Leaves what is there as it is. */
+ * Leaves what is there as it is. Allowed is a regular file or none. */
 bool record_check_output(const options *o);
-/* Writes what there is so far to --output, unless that is a stream; false after a message. */
+/* Replaces --output by what there is so far; false after a message. */
 bool record_save(const record_list *list, const options *o);
 /* Where the command is done, writes the document to stdout with --json and to --output; false where
  * it is not, or after a message. Releases it. */

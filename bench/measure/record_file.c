@@ -29,83 +29,57 @@ static bool write_document(const record_list *list, FILE *file) {
     return fputs("\n]}\n", file) >= 0 && written;
 }
 
-/* Whether a path is written as it is: a device, a pipe, a socket, or a name of an open file. */
-static bool is_stream(const char *path) {
-    struct stat there;
-    bool opened = strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
-    return (opened ? lstat : stat)(path, &there) == 0 && !S_ISREG(there.st_mode);
-}
-
-/* The file that is written: a stream itself, else one that replaces --output when it is whole. */
-static bool name_scratch(const options *o, char scratch[PATH_BYTES]) {
-    bool stream = is_stream(o->output);
-    snprintf(scratch, PATH_BYTES, stream ? "%s" : "%s.part", o->output);
-    return stream;
-}
-
 static bool refuse_output(const options *o, int error) {
-    message("--output is \"%s\": %s", o->output, strerror(error));
+    message("--output is \"%s\": %s; allowed is a file that can be written", o->output,
+            strerror(error));
     return false;
 }
 
-static bool is_folder(const char *path) {
-    struct stat there;
-    return stat(path, &there) == 0 && S_ISDIR(there.st_mode);
-}
-
-/* 0 or the error with which a file could not be opened for writing; leaves it as it is. */
-static int try_writing(const char *path) {
-    int file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    if (file < 0 && errno == EEXIST)
-        return is_folder(path) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
-    if (file < 0)
-        return errno;
-    close(file);
-    return unlink(path) == 0 ? 0 : errno;
+/* What is written, and replaces --output when it is whole. */
+static void name_part(const options *o, char part[PATH_BYTES]) {
+    snprintf(part, PATH_BYTES, "%s.part", o->output);
 }
 
 bool record_check_output(const options *o) {
-    char scratch[PATH_BYTES];
+    char part[PATH_BYTES];
+    struct stat there;
     if (!o->output)
         return true;
-    name_scratch(o, scratch);
-    int error = !*o->output ? ENOENT : is_folder(o->output) ? EISDIR : try_writing(scratch);
-    return !error || refuse_output(o, error);
-}
-
-/* Replaces the file at once, so that an interrupted tool leaves a whole one. */
-static bool write_output(const record_list *list, const options *o, const char *scratch,
-                         bool stream) {
-    FILE *file = fopen(scratch, "w");
-    bool written = file && write_document(list, file) && fflush(file) == 0 && !ferror(file);
-    int error = errno;
-    if (file && fclose(file) != 0 && written) {
-        written = false;
-        error = errno;
-    }
-    if (written && !stream && rename(scratch, o->output) != 0) {
-        written = false;
-        error = errno;
-    }
-    if (!written && file && !stream)
-        unlink(scratch);
-    return written || refuse_output(o, error);
+    if (!*o->output)
+        return refuse_output(o, ENOENT);
+    if (stat(o->output, &there) == 0 && !S_ISREG(there.st_mode))
+        return refuse_output(o, S_ISDIR(there.st_mode) ? EISDIR : ENOTSUP);
+    name_part(o, part);
+    const int file = open(part, O_WRONLY | O_CREAT, 0666);
+    if (file < 0 || close(file) != 0 || unlink(part) != 0)
+        return refuse_output(o, errno);
+    return true;
 }
 
 bool record_save(const record_list *list, const options *o) {
-    char scratch[PATH_BYTES];
-    return !o->output || name_scratch(o, scratch) || write_output(list, o, scratch, false);
+    char part[PATH_BYTES];
+    if (!o->output)
+        return true;
+    name_part(o, part);
+    FILE *file = fopen(part, "w");
+    bool written = file && write_document(list, file) && fflush(file) == 0;
+    int error = errno;
+    if (file && fclose(file) != 0)
+        written = false;
+    if (written && rename(part, o->output) == 0)
+        return true;
+    error = written ? errno : error;
+    if (file)
+        unlink(part);
+    return refuse_output(o, error);
 }
 
 bool record_end(record_list *list, const options *o, bool done) {
-    char scratch[PATH_BYTES];
     cJSON *device = cJSON_GetObjectItem(list->document, "device");
     if (device)
         environment_add_clocks(device, "end");
-    if (done && o->output)
-        done = write_output(list, o, scratch, name_scratch(o, scratch));
-    if (done && o->json)
-        done = write_document(list, stdout) && text_flush(stdout);
+    done = done && record_save(list, o) &&
+           (!o->json || (write_document(list, stdout) && text_flush(stdout)));
     cJSON_Delete(list->document);
     return done;
 }

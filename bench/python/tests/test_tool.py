@@ -370,7 +370,10 @@ def test_a_file_that_cannot_be_written_is_known_before_anything_is_measured(tool
     for path, reason in reasons.items():
         for command in (["bench", "--suite=overhead"], ["verify", "--tokens=2"]):
             answer = run(tool_path, *command, f"--output={path}", status=2)
-            assert answer.stderr == f'ropekit: --output is "{path}": {reason}\n'
+            assert (
+                answer.stderr
+                == f'ropekit: --output is "{path}": {reason}; allowed is a file that can be written\n'
+            )
             assert answer.stdout == ""
     assert sorted(tmp_path.iterdir()) == before
 
@@ -385,7 +388,10 @@ def test_a_run_that_fails_leaves_its_file_as_it_was(tool_path, tmp_path):
             path.write_text(text)
         run(tool_path, "bench", "--suite=nonesuch", f"--output={path}", status=2)
         answer = run(tool_path, "info", f"--output={path}", status=2, LD_PRELOAD=library)
-        assert answer.stderr == f'ropekit: --output is "{path}": Read-only file system\n'
+        assert (
+            answer.stderr
+            == f'ropekit: --output is "{path}": Read-only file system; allowed is a file that can be written\n'
+        )
         assert [p.read_text() for p in folder.iterdir()] == [text] * bool(text)
 
 
