@@ -15,6 +15,8 @@ from ropekit_bench import results
 SUITES = {"prefill", "decode", "single-head", "large", "in-place", "heads", "rules", "overhead"}
 SUITES |= {"append", "attention", "attention-backward"}
 
+WRITABLE = "; allowed is a file that can be written"
+
 # Gives the tool's device another backend's name and much memory.
 GPU = """
 #define _GNU_SOURCE
@@ -370,10 +372,7 @@ def test_a_file_that_cannot_be_written_is_known_before_anything_is_measured(tool
     for path, reason in reasons.items():
         for command in (["bench", "--suite=overhead"], ["verify", "--tokens=2"]):
             answer = run(tool_path, *command, f"--output={path}", status=2)
-            assert (
-                answer.stderr
-                == f'ropekit: --output is "{path}": {reason}; allowed is a file that can be written\n'
-            )
+            assert answer.stderr == f'ropekit: --output is "{path}": {reason}{WRITABLE}\n'
             assert answer.stdout == ""
     assert sorted(tmp_path.iterdir()) == before
 
@@ -388,10 +387,7 @@ def test_a_run_that_fails_leaves_its_file_as_it_was(tool_path, tmp_path):
             path.write_text(text)
         run(tool_path, "bench", "--suite=nonesuch", f"--output={path}", status=2)
         answer = run(tool_path, "info", f"--output={path}", status=2, LD_PRELOAD=library)
-        assert (
-            answer.stderr
-            == f'ropekit: --output is "{path}": Read-only file system; allowed is a file that can be written\n'
-        )
+        assert answer.stderr == f'ropekit: --output is "{path}": Read-only file system{WRITABLE}\n'
         assert [p.read_text() for p in folder.iterdir()] == [text] * bool(text)
 
 
