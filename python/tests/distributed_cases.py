@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from ropekit import distributed
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 GRADIENTS = ("dq", "dk", "dv", "dsinks")
@@ -166,3 +168,28 @@ def killed(rank: int, method: str) -> str:
     except RuntimeError as error:
         return f"{type(error).__name__}"
     return "no error"
+
+
+def of_dtensors(rank: int) -> dict[str, Any]:
+    """apply, attention and gradients of DTensors, and the error of sharded tokens."""
+    mesh, case = init_device_mesh("cpu", (2,)), Case(batch=2, sinks=True)
+    given = case.tensors()
+    found: dict[str, Any] = {}
+    for name, placement in (("batch", Shard(0)), ("heads", Shard(2)), ("tokens", Shard(1))):
+        q, k, v, dout = (
+            distribute_tensor(given[n], mesh, [placement]) for n in ("q", "k", "v", "dout")
+        )
+        of_sinks = Shard(0) if name == "heads" else Replicate()
+        sinks = distribute_tensor(given["sinks"], mesh, [of_sinks])
+        leaves = [x.requires_grad_() for x in (q, k, v, sinks)]
+        try:
+            turned = ropekit.apply(q, k, rope_theta=5e5)
+            out = ropekit.attention(q, k, v, sinks=sinks, kernel="library")
+            grads = torch.autograd.grad(out, leaves, dout)
+            with torch.no_grad():
+                again = ropekit.attention(q, k, v, sinks=sinks, kernel="library")
+            parts = [*turned, out, again, *grads]
+            found[name] = [x.full_tensor().detach() for x in parts]
+        except RuntimeError as error:
+            found[name] = str(error)
+    return found

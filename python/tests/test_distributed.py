@@ -9,6 +9,7 @@ from typing import Any
 import distributed_cases
 import pytest
 import ranks
+import ropekit
 import torch
 from distributed_cases import Case
 from ropekit.distributed import Layout
@@ -173,3 +174,22 @@ def test_a_killed_rank_is_an_error_of_the_others(method: str) -> None:
     found = ranks.run(3, distributed_cases.killed, method, seconds=20)
     assert found[1] is None
     assert all("Error" in found[rank] for rank in (0, 2)), found
+
+
+# ---- DTensor ----
+
+
+def test_batch_and_heads_of_dtensors_may_be_sharded() -> None:
+    case = Case(batch=2, sinks=True)
+    given, one = case.tensors(), case.on_one_device()
+    turned = ropekit.apply(given["q"], given["k"], rope_theta=5e5)
+    wanted = [*turned, one["out"], one["out"], *(one[n] for n in ("dq", "dk", "dv", "dsinks"))]
+    for found in ranks.run(2, distributed_cases.of_dtensors):
+        assert isinstance(found, dict), found
+        for name in ("batch", "heads"):
+            assert isinstance(found[name], list), found[name]
+            for x, own in zip(found[name][:-1], wanted[:-1], strict=True):
+                assert torch.equal(x, own), name
+            torch.testing.assert_close(found[name][-1], wanted[-1])
+        assert "q is sharded in dim 1, its tokens" in found["tokens"], found["tokens"]
+        assert "ropekit.distributed" in found["tokens"]

@@ -1,0 +1,111 @@
+"""What DTensor does with ropekit's operators: batch and heads may be sharded, tokens may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
+
+from ropekit._attention import rotated
+from ropekit._operators import fields_of
+
+# Dimensions of batch, tokens and heads.
+_DIMS = {"bshd": (0, 1, 2), "bhsd": (0, 2, 1), "sbhd": (1, 0, 2), "thd": (None, 0, 1)}
+_ROWS = ("q", "k", "v", "dout", "out", "lse")  # which have all of these
+_REPLICATED: Any = Replicate()
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """The names of its arguments, and the kind of each result: a row, "sinks" or "none"."""
+
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+
+    def rules(self, *values: Any) -> list[tuple[list[Any], list[Any]]]:
+        """Placements of results and of arguments that DTensor may take."""
+        given = dict(zip(self.names, values, strict=False))
+        first = next(given[name] for name in _ROWS if name in given and name != "dout")
+        layout = fields_of(given["config"]).get("layout") or ("thd" if first.ndim == 3 else "bshd")
+        batch, tokens, heads = _DIMS[layout]
+        _refuse_tokens(given, tokens)
+        found = [self._rule(given, dict.fromkeys((*_ROWS, "sinks"), _REPLICATED))]
+        ranks = first.mesh.size()
+        if all(x.shape[heads] % ranks == 0 for x in _rows(given)):
+            own: dict[str, Any] = dict.fromkeys(_ROWS, Shard(heads)) | {"sinks": Shard(0)}
+            found.append(self._rule(given, own))
+        if batch is not None and not _has_rows_of_batch(given):
+            own = dict.fromkeys(_ROWS, Shard(batch)) | {"sinks": _REPLICATED, "dsinks": Partial()}
+            found.append(self._rule(given, own))
+        return found
+
+    def _rule(self, given: dict[str, Any], own: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        inputs = [
+            own.get(name, _REPLICATED) if hasattr(x, "placements") else None
+            for name, x in given.items()
+        ]
+        own = {"none": _REPLICATED, "dsinks": own["sinks"], "row": own["q"]} | own
+        outputs = [own[kind] for kind in self._kinds(given)]
+        return outputs, inputs
+
+    def _kinds(self, given: dict[str, Any]) -> Iterator[str]:
+        """Those of a call: what it does not rotate, and sinks that it has not, are empty."""
+        turned = dict(zip(("rotated_q", "rotated_k"), rotated(given["config"]), strict=True))
+        for kind in self.results:
+            if kind == "dsinks":
+                yield "none" if given.get("sinks") is None else "dsinks"
+            elif kind in turned:
+                yield "row" if turned[kind] else "none"
+            else:
+                yield kind
+
+
+def _rows(given: dict[str, Any]) -> list[Any]:
+    return [x for name, x in given.items() if name in _ROWS and hasattr(x, "placements")]
+
+
+def _has_rows_of_batch(given: dict[str, Any]) -> bool:
+    """Whether an index tensor may have a row for each of the batch."""
+    others = {n: x for n, x in given.items() if n not in (*_ROWS, "sinks")}
+    of_tokens = ("positions", "position_ids", "k_positions")
+    return any(
+        hasattr(x, "placements") and not (name in of_tokens and x.ndim == 1)
+        for name, x in others.items()
+    )
+
+
+def _refuse_tokens(given: dict[str, Any], tokens: int) -> None:
+    for name, x in given.items():
+        if name in _ROWS and hasattr(x, "placements"):
+            for placement in x.placements:
+                if isinstance(placement, Shard) and placement.dim % x.ndim == tokens:
+                    raise RuntimeError(
+                        f"{name} is sharded in dim {tokens}, its tokens; allowed for a DTensor are "
+                        "its batch and heads: ropekit.distributed attends over sharded tokens"
+                    )
+
+
+def _register(name: str, overloads: Sequence[str], results: tuple[str, ...]) -> None:
+    packet = getattr(torch.ops.ropekit, name)
+    for overload in overloads:
+        operator = getattr(packet, overload)
+        names = tuple(x.name for x in operator._schema.arguments)
+        register_sharding(operator)(partial(_Operator.rules, _Operator(names, results)))
+
+
+def register() -> None:
+    """Tells DTensor of `apply` and `attention`, and of their gradients."""
+    for ending, overloads in (("", ("default",)), ("_no_grad", ("default", "few", "ids"))):
+        _register(f"rotate{ending}", overloads, ("row",))
+        _register(f"rotate_pair{ending}", overloads, ("row", "row"))
+    _register("attention", ("default",), ("row",))
+    _register("attention_no_grad", ("default", "few"), ("row",))
+    for name in ("attention_lse", "attention_lse_no_grad"):
+        _register(name, ("default",), ("row", "row"))
+    _register("attention_rotated", ("default",), ("row", "row", "rotated_q", "rotated_k"))
+    _register("attention_backward", ("default",), ("row", "row", "row", "dsinks"))

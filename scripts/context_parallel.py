@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""ropekit.distributed.attention on all GPUs of a machine beside one of them, or on CPU processes.
+
+    scripts/context_parallel.py OUTPUT.json              NCCL, a process for each GPU
+    scripts/context_parallel.py OUTPUT.json --ranks=4    gloo on CPUs, where there are fewer GPUs
+    --tokens=32768,131072 --heads=32,8 --head-dim=128    the calls; --seconds=480 ends by then
+
+Each method is checked against one device at the shortest length: bits of what has one device's, a
+distance in units of the type elsewhere. Then forward, and forward and backward, are timed: median
+of the slowest rank. `exposed_s` is the time less that of the same calls with nothing sent, which is
+the exchange that is not hidden. PyTorch's context_parallel has ropekit's rotation in front. Status
+1 where a check fails. The place of a result is bench/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import ropekit
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from ropekit.distributed import Layout, _methods, attention
+from ropekit.distributed._collectives import Transfer
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.functional import scaled_dot_product_attention
+
+METHODS = ("allgather", "ulysses", "ring")
+ROUNDS = 5
+
+
+class Bench:
+    def __init__(self, rank: int, options: Any) -> None:
+        self.rank, self.options = rank, options
+        self.is_cuda = options.device == "cuda"
+        self.device = torch.device("cuda", rank) if self.is_cuda else torch.device("cpu")
+        self.dtype = torch.bfloat16 if self.is_cuda else torch.float32
+        self.mesh = init_device_mesh(options.device, (options.ranks,), mesh_dim_names=("cp",))
+        self.end = options.started + options.seconds
+
+    def tensors(self, tokens: int) -> list[torch.Tensor]:
+        """Whole q, k, v and dout, the same on every rank."""
+        random = torch.Generator(self.device).manual_seed(1)
+        heads, k_heads = self.options.heads
+        shapes = ((1, tokens, n, self.options.head_dim) for n in (heads, k_heads, k_heads, heads))
+        made = (torch.randn(s, generator=random, device=self.device) for s in shapes)
+        return [x.to(self.dtype) for x in made]
+
+    def time(self, function: Any, alone: bool = False) -> float:
+        """Seconds of the slowest rank, or of rank 0 alone while the others wait."""
+        found = []
+        for _ in range(ROUNDS + 1):
+            self.wait()
+            start = time.perf_counter()
+            if not alone or self.rank == 0:
+                function()
+                self.synchronize()
+            found.append(time.perf_counter() - start)
+        took = torch.tensor(statistics.median(found[1:]) if not alone or self.rank == 0 else 0.0)
+        took = took.to(self.device)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        return float(took)
+
+    def wait(self) -> None:
+        self.synchronize()
+        dist.barrier()
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+    def late(self) -> bool:
+        """Whether the time is up, by rank 0's clock."""
+        said = torch.tensor(float(time.time() > self.end), device=self.device)
+        dist.broadcast(said, 0)
+        return bool(said)
+
+
+def derived(function: Any, tensors: list[torch.Tensor], backward: bool = True) -> list[torch.Tensor]:
+    """Out, dq, dk and dv."""
+    *inputs, dout = tensors
+    with contextlib.nullcontext() if backward else torch.no_grad():
+        leaves = [x.detach().requires_grad_(backward) for x in inputs]
+        out = function(*leaves)
+        grads = torch.autograd.grad(out, leaves, dout) if backward else ()
+    return [out.detach(), *grads]
+
+
+def checked(bench: Bench, tokens: int) -> dict[str, Any]:
+    """Each method beside one device."""
+    whole = bench.tensors(tokens)
+    layout = Layout.of(bench.mesh, tokens)
+    shards = [layout.shard(x) for x in whole]
+    wanted = derived(lambda *x: ropekit.attention(*x, kernel=bench.options.kernel), whole)
+    divides = bench.options.heads[1] % bench.options.ranks == 0
+    exact = {"allgather": 2, "ulysses": 4 if divides else 2, "ring": 0}
+    found: dict[str, Any] = {}
+    for method in METHODS:
+
+        def call(*x: torch.Tensor, method: Any = method) -> torch.Tensor:
+            return attention(*x, layout=layout, method=method, kernel=bench.options.kernel)
+
+        got, again = ([layout.unshard(y) for y in derived(call, shards)] for _ in range(2))
+        rows = found[method] = {}
+        for i, name in enumerate(("out", "dq", "dk", "dv")):
+            off = (got[i].double() - wanted[i].double()).norm() / wanted[i].double().norm()
+            same = torch.equal(got[i], wanted[i])
+            units = float(off) / torch.finfo(bench.dtype).eps
+            repeats = torch.equal(got[i], again[i])
+            passed = repeats and units < 4 and (same or i >= exact[method])
+            rows[name] = {"same_bits": same, "repeats": repeats, "eps": units, "passed": passed}
+    return found
+
+
+def stubs() -> Any:
+    """Collectives that send nothing."""
+
+    def gather(x: Any, sizes: Any, _: Any) -> Any:
+        return tuple(x.new_zeros(n) for n in sizes), Transfer()
+
+    def exchange(parts: Any, sizes: Any, _: Any) -> Any:
+        return tuple(parts[0].new_zeros(n) for n in sizes), Transfer()
+
+    def pass_on(x: Any, _: Any) -> Any:
+        return x, Transfer()
+
+    return patch.multiple(_methods, gather=gather, exchange=exchange, pass_on=pass_on)
+
+
+def timed(bench: Bench, tokens: int) -> dict[str, Any]:
+    whole, layout = bench.tensors(tokens), Layout.of(bench.mesh, tokens)
+    shards = [layout.shard(x).contiguous() for x in whole]
+    found: dict[str, Any] = {"tokens": tokens}
+    for name, backward in (("forward", False), ("forward and backward", True)):
+        rows = found[name] = {}
+        rows["one device"] = {
+            "s": bench.time(lambda b=backward: derived(ropekit.attention, whole, b), alone=True)
+        }
+        for method in METHODS:
+            if bench.late():
+                return found
+
+            def call(*x: torch.Tensor, method: Any = method) -> torch.Tensor:
+                return attention(*x, layout=layout, method=method, kernel=bench.options.kernel)
+
+            seconds = bench.time(lambda b=backward, c=call: derived(c, shards, b))
+            with stubs():
+                local = bench.time(lambda b=backward, c=call: derived(c, shards, b))
+            rows[method] = {"s": seconds, "exposed_s": seconds - local}
+        rows["PyTorch"] = of_pytorch(bench, whole, tokens, backward)
+    return found
+
+
+def of_pytorch(bench: Bench, whole: Any, tokens: int, backward: bool) -> dict[str, Any]:
+    """context_parallel of scaled_dot_product_attention, or why there is none."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    heads, k_heads = bench.options.heads
+    positions = torch.arange(tokens, device=bench.device)
+    buffers = [x.clone() for x in whole]
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        q, k = ropekit.apply(q, k, positions=positions)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != k_heads)
+        return out.transpose(1, 2)
+
+    reason = ""
+    try:
+        with context_parallel(bench.mesh, buffers=[*buffers, positions], buffer_seq_dims=[1] * 4 + [0]):
+            return {"s": bench.time(lambda: derived(call, buffers, backward))}
+    except Exception as error:  # it is a prototype
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return {"refused": reason}
+
+
+def main(rank: int, options: Any, folder: str) -> None:
+    backend = "nccl" if options.device == "cuda" else "gloo"
+    if options.device == "cuda":
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", options.ranks)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=options.ranks)
+    bench = Bench(rank, options)
+    name = torch.cuda.get_device_name(rank) if bench.is_cuda else "CPU"
+    found: dict[str, Any] = {
+        "device": name, "ranks": options.ranks, "backend": backend, "torch": torch.__version__,
+        "heads": options.heads, "head_dim": options.head_dim, "dtype": str(bench.dtype),
+        "kernel": options.kernel, "checks": checked(bench, min(options.tokens)), "lengths": [],
+    }  # fmt: skip
+    for tokens in (None, *sorted(options.tokens)):
+        if tokens is not None and not bench.late():
+            found["lengths"].append(timed(bench, tokens))
+        if rank == 0:
+            Path(options.output).write_text(json.dumps(found, indent=1) + "\n")
+    bench.wait()
+    dist.destroy_process_group()
+
+
+def numbers(text: str) -> list[int]:
+    return [int(x) for x in text.split(",")]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output")
+    parser.add_argument("--ranks", type=int, default=max(torch.cuda.device_count(), 2))
+    parser.add_argument("--tokens", type=numbers)
+    parser.add_argument("--heads", type=numbers)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--kernel", default="library")
+    parser.add_argument("--seconds", type=float, default=480)
+    given = parser.parse_args()
+    given.started = time.time()
+    given.device = "cuda" if torch.cuda.device_count() >= given.ranks else "cpu"
+    on_cuda = given.device == "cuda"
+    given.tokens = given.tokens or ([32768, 131072, 1048576] if on_cuda else [64, 256])
+    given.heads = given.heads or ([32, 32] if on_cuda else [8, 4])
+    with tempfile.TemporaryDirectory() as place:
+        mp.spawn(main, (given, place), given.ranks)
+    told = json.loads(Path(given.output).read_text())
+    rows = [row for method in told["checks"].values() for row in method.values()]
+    sys.exit(not all(row["passed"] for row in rows))
