@@ -16,7 +16,7 @@ from ropekit._fields import AttentionFields, refuse_fields
 from ropekit._functions import rotate, text_for
 from ropekit._library import version
 from ropekit._operators import fields_of, follows_length
-from ropekit._sdpa import Settings, settings_of
+from ropekit._sdpa import Settings, settings_of, without_library
 from ropekit.config import merge
 from ropekit.distributed._agree import agree
 from ropekit.distributed._layout import Layout
@@ -263,7 +263,7 @@ def _checked(text: str, layout: Layout) -> Settings:
     """The settings, which a layout can serve."""
     if follows_length(text):
         text = merge(text, {"sequence_length": layout.longest})
-    settings = settings_of(text)
+    settings = settings_of(without_library(text))
     fields = fields_of(text)
     if settings.kernel == "sdpa":
         raise ValueError("kernel is 'sdpa'; allowed on several ranks is a kernel of the library")
