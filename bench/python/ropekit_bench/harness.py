@@ -8,7 +8,6 @@ import sys
 from tqdm import tqdm
 
 from ropekit_bench import results
-from ropekit_bench.cases import case_refusal
 from ropekit_bench.cases.base import tensor_bytes
 from ropekit_bench.peers import PEERS, Absent, Peer
 from ropekit_bench.report.model import CALL, Machine, counted
@@ -109,14 +108,6 @@ def cases(options, tool):
     return without_large(listed) if options.quick and tool.backend == "cpu" else listed
 
 
-def weight(tool, case):
-    """Of a case in the progress bar: its set-up and looks, and the bytes that take as long as these."""
-    if case_refusal(case["shape"]):
-        return 0
-    alike = 16 << 20 if tool.backend == "cpu" else 2 << 30
-    return 1 + tensor_bytes(case["shape"]) / alike
-
-
 def measure(options, tool, peers, document):
     listed = cases(options, tool)
     results.write(
@@ -128,14 +119,9 @@ def measure(options, tool, peers, document):
 
     torch.set_num_threads(tool.threads)
     comparison = Comparison(tool, peers, options.seed, document["rounds"])
-    layout = "{percentage:3.0f}%|{bar:28}| {elapsed}, {remaining} left{postfix}"
-    total = sum(weight(tool, c) for c in listed)
-    with tqdm(total=total, bar_format=layout, smoothing=0, disable=None) as bar:
-        for case in listed:
-            bar.set_postfix_str(f"{case['suite']} {case['shape']['tokens']}")
-            document["records"] += comparison.run(case)
-            results.write(document, options.output)
-            bar.update(weight(tool, case))
+    for case in tqdm(listed, disable=None):
+        document["records"] += comparison.run(case)
+        results.write(document, options.output)
 
 
 def print_tables(document):

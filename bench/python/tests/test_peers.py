@@ -25,7 +25,6 @@ ROTATIONS = {
     "one tensor": {"k_heads": 0, "position_ids": "random"},
     "in place": {"in_place": True},
     "window": {"in_place": True, "rotary_dim": 8, "rotary_offset": 4, "k_head_dim": 8, "k_rotary_offset": 0},
-    "backward": {"direction": "transpose"},
 }
 APPENDS = ("Llama-3-8B", "Qwen3-8B, fp8", "DeepSeek-V3 MLA", "Qwen3-8B, decode", "keys moved, fp8")
 APPENDS += ("Qwen3-8B, f32 to f16",)
@@ -145,6 +144,7 @@ def test_what_peers_do_not_offer_is_refused(shapes):
         "prefill": (
             {"rope_type": "yarn"},
             {"dtype": "f64"},
+            {"direction": "transpose"},
             {"rotary_dim": 8},
             {"pairing_out": "interleaved"},
         ),

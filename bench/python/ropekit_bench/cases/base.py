@@ -20,8 +20,8 @@ def refusal(s):
     """Why nobody is compared on a shape; empty where they are."""
     if s["angle_mode"] != "exact" or s["rope_type"] != "default" or s["axes"] > 1 or s["xpos"]:
         return "peers are compared on the default rule alone"
-    if s["dtype"] not in TORCH_DTYPES or s["pairing_in"] != s["pairing_out"]:
-        return "peers keep pairing and know f32, f16 and bf16"
+    if s["dtype"] not in TORCH_DTYPES or s["pairing_in"] != s["pairing_out"] or s["direction"] != "forward":
+        return "peers rotate forward, keep pairing and know f32, f16 and bf16"
     rotary = s["rotary_dim"] or s["head_dim"]
     if not s["in_place"] and {rotary} != {s["head_dim"], s["k_head_dim"] or s["head_dim"]}:
         return "peers return the window alone, ropekit whole heads"
@@ -71,7 +71,6 @@ class Case:
         self.dtype = TORCH_DTYPES[shape["dtype"]]
         self.rotary_dim = shape["rotary_dim"] or shape["head_dim"]
         self.interleaved = shape["pairing_in"] == "interleaved"
-        self.backward = shape["direction"] == "transpose"
         self._prepare()
         self.source_views, source = self._lay_out(self._sources())
         self.target_views, target = self._lay_out(self._targets())

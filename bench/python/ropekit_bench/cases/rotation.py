@@ -71,7 +71,7 @@ class Rotation(Case):
         """The rotation of x[:, tokens] in fp64."""
         x = x[:, tokens].double().cpu()
         angles = self.positions[:, tokens].cpu().double()[..., None, None] * self.frequencies()
-        return rotate(x, -angles if self.backward else angles, self.interleaved, self.interleaved)
+        return rotate(x, angles, self.interleaved, self.interleaved)
 
     def check(self, run):
         """Compares a run on fresh data with the truth; raises Declined where it is wrong."""

@@ -20,8 +20,6 @@ PEERS = {
     "ropekit + cuDNN": ("sdpa", "torch", ("cuda",)),
     "ropekit + flash": ("sdpa", "torch", ("cuda", "hip")),
     "ropekit + flash deterministic": ("sdpa", "torch", ("cuda", "hip")),
-    "ropekit.apply + SDPA": ("operators", "torch", ("cpu", "cuda", "hip")),
-    "torch.compile ropekit.apply + SDPA": ("operators", "torch", ("cpu", "cuda", "hip")),
     "Liger-Kernel": ("liger", "liger-kernel", ("cuda", "hip")),
     "FlashInfer": ("flashinfer", "flashinfer-python", ("cuda",)),
     "FlashInfer fused": ("flashinfer", "flashinfer-python", ("cuda",)),
@@ -57,9 +55,8 @@ def prepare(adapter, case):
 class Peer:
     """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set; for append
     run(slot) -> q, which also writes the set's pages; for attention run(slot) -> its result, and with the
-    backward (out, dq, dk, dv). From then on
-    the adapter's kernel names what runs, and table_bytes are those of the rows of cos and sin, or of angles,
-    that the call is given for its positions."""
+    backward (out, dq, dk, dv). From then on the adapter's kernel names what runs, and table_bytes are those
+    of the rows of cos and sin that the call is given for its positions."""
 
     def __init__(self, name, tool):
         _, package, backends = PEERS[name]

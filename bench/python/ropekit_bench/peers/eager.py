@@ -3,7 +3,6 @@ keeps them."""
 
 import torch
 import torch._dynamo
-import torch._functorch.config
 
 from ropekit_bench.cases.append import NORM
 from ropekit_bench.cases.base import nbytes
@@ -109,7 +108,6 @@ class adapter:
         if is_compiled(name):
             self.kernel = f"torch.compile({self.function.__name__}, dynamic=False)"
             torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would run eagerly instead
-            torch._functorch.config.donated_buffer = False  # a backward is timed again and again
             self.function = torch.compile(self.function, dynamic=False)
             self.prepared = lambda function: torch.compile(function, dynamic=False)
 
@@ -121,8 +119,6 @@ class adapter:
         )
         self.table_bytes = 0 if self.is_naive else nbytes(constants)
         inputs, function, interleaved = case.inputs, self.function, case.interleaved
-        if case.backward:
-            return self.prepare_backward(case, constants)
         return lambda slot: function(*inputs[slot], *constants, interleaved)
 
     def prepare_append(self, case):
@@ -172,20 +168,5 @@ class adapter:
         def run(slot):
             out = attend(case.split(*leaves[slot]))
             return out, *torch.autograd.grad(out, leaves[slot], case.dout(slot).view(out.shape))
-
-        return run
-
-    def prepare_backward(self, case, constants):
-        """autograd.grad of a forward that ran before; the gradients are the case's tensors."""
-        leaves = [
-            tuple(x.detach().clone().requires_grad_() for x in pair if x is not None) for pair in case.inputs
-        ]
-        outputs = [self.function(q, *k or (None,), *constants, case.interleaved) for q, *k in leaves]
-
-        def run(slot):
-            result = [y for y in outputs[slot] if y is not None]
-            gradients = [x for x in case.inputs[slot] if x is not None]
-            found = torch.autograd.grad(result, leaves[slot], gradients, retain_graph=True)
-            return found if len(found) == 2 else (*found, None)
 
         return run

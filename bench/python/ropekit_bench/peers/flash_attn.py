@@ -27,13 +27,7 @@ class adapter:
         require(case.shape["position_ids"] != "random", "positions of a row follow each other")
         cos, sin = (t.to(case.dtype) for t in case.table(case.positions[0]))
         self.table_bytes = nbytes((cos, sin))
-        options = {
-            "interleaved": case.interleaved,
-            "conjugate": case.backward,
-            "inplace": case.shape["in_place"],
-        }
-
-        rotate = self.rotate
+        rotate, options = self.rotate, {"interleaved": case.interleaved, "inplace": case.shape["in_place"]}
 
         def run(slot):
             return tuple(None if x is None else rotate(x, cos, sin, **options) for x in case.inputs[slot])

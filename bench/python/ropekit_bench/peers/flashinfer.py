@@ -17,7 +17,6 @@ class adapter:
 
     def require_types(self, case):
         require(case.dtype in (torch.float16, torch.bfloat16), "f16 and bf16 alone")
-        require(not case.backward, "forward alone")
         require(case.k_shape[2], "rotates q and k together")
 
     def prepare(self, case):

@@ -18,11 +18,10 @@ class adapter:
         require(case.k_shape[2], "rotates q and k together")
         cos, sin = (case.spread(t).to(case.dtype) for t in case.table(case.positions))
         self.table_bytes = nbytes((cos, sin))
-        function = rope.rope_backward if case.backward else rope.rope_forward
         views = [tuple(x.transpose(1, 2) for x in pair) for pair in case.inputs]
 
         def run(slot):
-            q, k, *_ = function(*views[slot], cos, sin)
+            q, k, *_ = rope.rope_forward(*views[slot], cos, sin)
             return q.transpose(1, 2), k.transpose(1, 2)
 
         return run

@@ -121,7 +121,6 @@ class adapter:
     def prepare(self, case):
         require(case.dtype in TYPES, "f32 and f16 alone")
         require(case.is_whole, "rotates whole heads")
-        require(not case.backward, "forward alone is compared")
         require(case.q_shape[0] == 1 or case.shape["position_ids"] != "random", "rows share positions")
         positions, context = case.positions[0].int().contiguous(), Context(self.ggml, case.sets)
 

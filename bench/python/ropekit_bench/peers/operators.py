@@ -1,12 +1,11 @@
 """ropekit's PyTorch operators: rotation; append, as one call and as a call each for norm, rotation and store;
-attention, and PyTorch's behind the rotation, with autograd through both, eager and compiled."""
+attention, with the gradient that autograd records."""
 
 import ropekit
 import torch
 
 from ropekit_bench.cases.append import NORM, norm_of
-from ropekit_bench.peers import is_compiled, require
-from ropekit_bench.peers.sdpa import attend_all, make_masks
+from ropekit_bench.peers import require
 
 
 def pairing(s, *ends):
@@ -16,7 +15,6 @@ def pairing(s, *ends):
 class Rotation:
     def prepare(self, case):
         require(case.is_whole, "whole heads alone are compared")
-        require(not case.backward, "its backward is ropekit's own")
         config = ropekit.Config(rope_theta=case.shape["rope_theta"], **pairing(case.shape, "in"))
         in_place = case.shape["in_place"]
         ids = case.positions if case.shape["position_ids"] != "none" else None
@@ -109,24 +107,11 @@ class Attention:
     def attending(self, case):
         """A function of q, k and v, [token, head, dim]."""
         require(not case.cached, "attention of tensors alone is compared")
-        s = case.shape
-        fields = {"rope_theta": s["rope_theta"], **pairing(s, "in")}
-        boundaries = case.boundary_list if "cu_seqlens" in s else None
-        rows = (case.tokens,) if boundaries is not None else (case.batch, case.tokens)
-        if "SDPA" in self.name:
-            config = ropekit.Config(**fields, layout="bshd" if boundaries is None else "thd")
-            masks = make_masks(case)
-
-            def attend(q, k, v):
-                q, k = (x.unflatten(0, rows) for x in (q, k))
-                q, k = ropekit.apply(q, k, config=config, cu_seqlens=boundaries)
-                flat = (x.view(case.count, -1, s["head_dim"]) for x in (q, k))
-                return attend_all(case.split(*flat, v), masks, case.window)
-
-            return torch.compile(attend, dynamic=False) if is_compiled(self.name) else attend
+        fields = {"rope_theta": case.shape["rope_theta"], **pairing(case.shape, "in")}
         config = ropekit.Config(**fields, **({"window": case.window} if case.window else {}))
-        if boundaries is not None:
-            return lambda *x: ropekit.attention(*x, config=config, cu_seqlens=boundaries)
+        if "cu_seqlens" in case.shape:
+            return lambda *x: ropekit.attention(*x, config=config, cu_seqlens=case.boundary_list)
+        rows = case.batch, case.tokens
         return lambda *x: ropekit.attention(*(t.unflatten(0, rows) for t in x), config=config)
 
     def prepare_attention(self, case):
@@ -147,8 +132,6 @@ def adapter(name, tool):
     """What a peer's name says: an operator, and what follows it."""
     if tool and ropekit.__version__ != tool.version:
         raise ImportError(f"the package is {ropekit.__version__} and the tool {tool.version}")
-    if is_compiled(name):
-        torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would run eagerly instead
     kinds = {"ropekit.apply": Rotation, "ropekit.append": Append, "ropekit steps": Append}
     made = kinds.get(name, Attention)()
     made.name = made.kernel = name

@@ -30,7 +30,6 @@ class adapter:
         return table
 
     def prepare(self, case):
-        require(not case.backward, "forward alone")
         table, positions = self.table(case), case.positions.flatten()
         flat = [tuple(None if x is None else x.flatten(0, 1) for x in pair) for pair in case.inputs]
 

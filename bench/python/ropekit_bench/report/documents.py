@@ -12,12 +12,14 @@ from ropekit_bench.report.tables import (
     percent,
     reached,
     span,
+    suite_rows,
     tally,
     verdict,
 )
 
 NONE = "No run is in bench/results."
 WORK = {"append": "append", "attention": "attention", "attention-backward": "attention and its backward"}
+OF_THE_PAGE = ("A/A", "call", "over naive", "tax", "runs")  # columns that figures.md goes without
 MOST_BEHIND = 8  # of a suite, the largest losses
 
 
@@ -119,19 +121,10 @@ def rates(machine):
     return [["tokens", "ropekit", "copy", "against the best peer"], *rows]
 
 
-def cases(machine, name):
+def cases(suite):
     """Each case of a suite of append or of attention."""
-    suite = machine.suites[name]
-    rows = [
-        ["case", "B x T", "D", "dtype", "cache", "ropekit", "reaches", "of copy", "over steps", "best peer"]
-    ]
-    for c in (c for c in suite.cells if c.ours):
-        s, steps = c.shape, c.over_steps
-        time = duration(c.ours.get("kernel", c.ours["call"])[0])
-        shape = [c.label, f"{s['batch']} x {s['tokens']}", str(s["head_dim"]), s["dtype"], c.case["cache"]]
-        share = percent(c.share) if c.share else "-"
-        rows.append([*shape, time, reached(c), share, factor(steps) if steps else "-", verdict(c)])
-    kept = [i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column[1:])) > 1 or i == 0]
+    rows = suite_rows(suite)
+    kept = [i for i, heading in enumerate(rows[0]) if heading not in OF_THE_PAGE]
     return [[row[i] for i in kept] for row in rows]
 
 
@@ -165,10 +158,8 @@ def run_rows(runs):
         built = ", ".join(
             filter(None, (build["compiler"], build["toolkit"], run["device"].get("driver", "")))
         )
-        beside = [
-            f"{i['implementation']} {i['version']}" for i in run.get("implementations", ()) if i["version"]
-        ]
-        beside = [b for b in beside if not b.startswith("ropekit")]
+        found = [i for i in run.get("implementations", ()) if i["version"] and is_peer(i["implementation"])]
+        beside = [f"{i['implementation']} {i['version']}" for i in found]
         name = f"{run['command']}, {run['time'][:10]}"
         rows.append(
             [run["device"]["name"], name, f"{build['library']}, {build['commit']}", built, ", ".join(beside)]
@@ -188,7 +179,10 @@ def figures(runs):
             parts += ["### Rotation of Llama-3-8B's heads, bf16", markdown(rates(machine))]
         for name in WORK:
             if name in machine.suites:
-                parts += [f"### {name}: {tally(machine.suites[name].cells)}", markdown(cases(machine, name))]
+                parts += [
+                    f"### {name}: {tally(machine.suites[name].cells)}",
+                    markdown(cases(machine.suites[name])),
+                ]
         if lost(machine):
             parts += [
                 f"### Where a peer is ahead: at most {MOST_BEHIND} cases of a suite",
