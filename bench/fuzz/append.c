@@ -16,60 +16,49 @@ static float scales[3][FUZZ_SCALES];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void take_norm(fuzz_bytes *b, rope_norm *norm) {
-    norm->type = fuzz_take_some(b, 3);
-    if (norm->type == 0 && fuzz_take(b, 15) < 15)
-        return;
-    norm->scope = fuzz_take(b, 3);
-    norm->offset = fuzz_take_some(b, FUZZ_DIM_MOST);
-    norm->dim = fuzz_take_some(b, FUZZ_DIM_MOST);
-    norm->weight = fuzz_take(b, 3);
-    norm->weight_dtype = norm->weight ? fuzz_take_some(b, 4) : 0;
-    norm->rounding = fuzz_take(b, 3);
-    norm->eps = fuzz_take_number(b);
+static void drop_unread_part(rope_append_part *part, bool stores) {
+    if (part->norm.type == 0)
+        part->norm = (rope_norm){0};
+    if (part->norm.weight == 0)
+        part->norm.weight_dtype = 0;
+    if (!stores)
+        part->store_dtype = 0;
+    if (part->store_dtype <= ROPE_I64)
+        part->scale = 0;
 }
 
-static void take_part(fuzz_bytes *b, rope_append_part *part, int stores) {
-    take_norm(b, &part->norm);
-    part->factor = fuzz_take_number(b);
-    part->store_dtype = stores ? fuzz_take_some(b, 11) : 0;
-    part->scale = part->store_dtype > ROPE_I64 ? fuzz_take(b, 5) : 0;
-}
-
-/* Mostly without what the rest of the descriptor would leave unread. */
-static void take_desc(fuzz_bytes *b, rope_append_desc *d) {
-    fuzz_take_plain_desc(b, &d->rope);
-    d->rotation = fuzz_take_some(b, 3);
-    if (d->rotation == ROPE_ROTATION_OFF)
-        d->rope = (rope_desc){.struct_size = sizeof d->rope,
-                              .dtype = d->rope.dtype,
-                              .head_dim = d->rope.head_dim,
-                              .k_head_dim = d->rope.k_head_dim,
-                              .position_dtype = d->rope.position_dtype,
-                              .shard = d->rope.shard,
-                              .shard_rank = d->rope.shard_rank,
-                              .shard_size = d->rope.shard_size,
-                              .launch = d->rope.launch,
-                              .backend = d->rope.backend};
-    d->v_head_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
-    d->cache = fuzz_take(b, 4);
-    d->k_source = d->cache ? fuzz_take_some(b, 3) : 0;
-    take_part(b, &d->q, 1);
-    take_part(b, &d->k, d->cache);
-    take_part(b, &d->v, d->cache);
+/* What the rest of a descriptor would leave unread. */
+static void drop_unread_fields(rope_append_desc *d) {
+    if (d->cache == 0) {
+        d->k_source = d->k_dim_block = d->v_dim_block = 0;
+        d->page_size = 0;
+    }
+    if (d->cache == 0 || d->cache == ROPE_CACHE_SLOTS)
+        d->ring = 0;
+    if (d->cache != ROPE_CACHE_SLOTS)
+        d->slot_dtype = 0;
+    if (d->cache != ROPE_CACHE_TABLE)
+        d->table_dtype = 0;
+    drop_unread_part(&d->q, true);
+    drop_unread_part(&d->k, d->cache);
+    drop_unread_part(&d->v, d->cache);
     if (d->k_source == ROPE_SOURCE_CACHE) {
-        d->v_head_dim = 0;
+        d->v_head_dim = d->v_dim_block = 0;
         d->q = d->v = (rope_append_part){0};
         d->k.norm = (rope_norm){0};
     }
-    if (d->cache == 0)
-        return;
-    d->page_size = fuzz_take(b, FUZZ_SIZE_MOST);
-    d->ring = d->cache == ROPE_CACHE_SLOTS ? 0 : fuzz_take_some(b, FUZZ_ROWS);
-    d->slot_dtype = d->cache == ROPE_CACHE_SLOTS ? fuzz_take_some(b, ROPE_I64) : 0;
-    d->table_dtype = d->cache == ROPE_CACHE_TABLE ? fuzz_take_some(b, ROPE_I64) : 0;
-    d->k_dim_block = fuzz_take_some(b, FUZZ_DIM_MOST);
-    d->v_dim_block = d->k_source == ROPE_SOURCE_CACHE ? 0 : fuzz_take_some(b, FUZZ_DIM_MOST);
+    if (d->rotation == ROPE_ROTATION_OFF)
+        d->rope = fuzz_without_rotation(&d->rope);
+}
+
+static void take_desc(fuzz_bytes *b, rope_append_desc *d) {
+    options o = {0};
+    fuzz_take_fields(b, &o, offsetof(options, appends), sizeof o.appends);
+    *d = o.appends;
+    d->struct_size = sizeof *d;
+    d->rope = fuzz_take_desc(b, false);
+    if (fuzz_take(b, 15) < 15)
+        drop_unread_fields(d);
 }
 
 static void take_weight(fuzz_bytes *b, const rope_norm *norm, rope_norm_weight *weight) {
@@ -190,10 +179,9 @@ static void run_backward(fuzz_bytes *b, const rope_append_desc *desc,
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_bytes b = {data, data + size};
-    rope_append_desc desc = ROPE_APPEND_DESC_INIT;
+    rope_append_desc desc;
     rope_append_args args = ROPE_APPEND_ARGS_INIT;
     rope_plan *plan = NULL;
-    desc.rope.backend = "cpu";
     take_desc(&b, &desc);
     take_call(&b, &desc, &args);
     if (fuzz_take(&b, 15) < 15)

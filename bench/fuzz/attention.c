@@ -22,32 +22,12 @@ static void take_store(fuzz_bytes *b, rope_attention_store *store) {
     store->dim_block = fuzz_take_some(b, FUZZ_DIM_MOST);
 }
 
-static void take_mask(fuzz_bytes *b, rope_attention_desc *d) {
-    d->mask = fuzz_take(b, 4);
-    d->sink_dtype = fuzz_take_some(b, 3);
-    d->scale = fuzz_take_number(b);
-    d->soft_cap = fuzz_take_number(b);
-    d->window = fuzz_take_some(b, FUZZ_ROWS);
-    d->window_right = d->mask == ROPE_MASK_FULL ? fuzz_take_some(b, FUZZ_ROWS) : 0;
-    d->chunk = fuzz_take_some(b, FUZZ_ROWS);
-}
-
-/* Mostly without what the rest of the descriptor would leave unread. */
-static void take_desc(fuzz_bytes *b, rope_attention_desc *d) {
-    fuzz_take_plain_desc(b, &d->rope);
-    d->rope.k_head_dim = d->rope.k_rotary_offset = 0;
-    d->rope.shard = d->rope.shard_rank = d->rope.shard_size = 0;
-    d->rotation = fuzz_take(b, 4);
-    if (d->rotation == ROPE_ATTENTION_ROTATE_NONE)
-        d->rope = (rope_desc){.struct_size = sizeof d->rope,
-                              .dtype = d->rope.dtype,
-                              .head_dim = d->rope.head_dim,
-                              .position_dtype = d->rope.position_dtype,
-                              .launch = d->rope.launch,
-                              .backend = d->rope.backend};
+/* What the tool has no option for, or has with append's. */
+static void take_other_fields(fuzz_bytes *b, rope_attention_desc *d) {
     d->v_head_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->sink_dtype = fuzz_take_some(b, 3);
     d->nondeterministic = fuzz_take_some(b, 2);
-    take_mask(b, d);
+    d->mask = fuzz_take(b, 3) ? d->mask : ROPE_MASK_TREE;
     d->cache = fuzz_take(b, 1) ? fuzz_take(b, 4) : 0;
     if (d->cache == 0)
         return;
@@ -56,6 +36,22 @@ static void take_desc(fuzz_bytes *b, rope_attention_desc *d) {
     d->page_size = fuzz_take(b, FUZZ_SIZE_MOST);
     d->ring = fuzz_take_some(b, FUZZ_ROWS);
     d->table_dtype = d->cache == ROPE_CACHE_TABLE ? fuzz_take_some(b, ROPE_I64) : 0;
+}
+
+/* Mostly without what the rest of the descriptor would leave unread. */
+static void take_desc(fuzz_bytes *b, rope_attention_desc *d) {
+    options o = {0};
+    fuzz_take_fields(b, &o, offsetof(options, attends), sizeof o.attends);
+    *d = o.attends;
+    d->struct_size = sizeof *d;
+    d->rope = fuzz_take_desc(b, false);
+    d->rope.k_head_dim = d->rope.k_rotary_offset = 0;
+    d->rope.shard = d->rope.shard_rank = d->rope.shard_size = 0;
+    if (d->rotation == ROPE_ATTENTION_ROTATE_NONE)
+        d->rope = fuzz_without_rotation(&d->rope);
+    take_other_fields(b, d);
+    if (d->mask != ROPE_MASK_FULL)
+        d->window_right = 0;
 }
 
 static void take_cache(fuzz_bytes *b, const rope_attention_store *store, int which,
@@ -213,10 +209,9 @@ static void run_backward(fuzz_bytes *b, rope_attention_desc *d, rope_attention_a
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_bytes b = {data, data + size};
-    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    rope_attention_desc desc;
     rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
     rope_plan *plan = NULL;
-    desc.rope.backend = "cpu";
     take_desc(&b, &desc);
     take_call(&b, &desc, &args);
     const int exact = fuzz_take(&b, 15) < 15;

@@ -7,10 +7,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_bytes b = {data, data + size};
-    rope_desc desc = {.struct_size = sizeof desc, .backend = "cpu"};
+    const rope_desc desc = fuzz_take_desc(&b, true);
     rope_args args = {.struct_size = sizeof args};
     rope_plan *plan = NULL;
-    fuzz_take_desc(&b, &desc);
     fuzz_take_args(&b, &args);
     if (fuzz_take(&b, 15) < 15)
         fuzz_drop_unread(&desc, &args);

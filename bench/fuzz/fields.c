@@ -29,76 +29,100 @@ double fuzz_take_number(fuzz_bytes *b) {
     return number;
 }
 
-static void take_tensor_fields(fuzz_bytes *b, rope_desc *d) {
-    d->dtype = fuzz_take(b, 5);
-    d->head_dim = fuzz_take(b, FUZZ_DIM_MOST);
-    d->rotary_dim = fuzz_take(b, FUZZ_DIM_MOST);
-    d->rotary_offset = fuzz_take(b, 8);
-    d->k_head_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
-    d->k_rotary_offset = d->k_head_dim ? fuzz_take(b, 8) : 0;
-    d->pairing_in = fuzz_take(b, 3);
-    d->pairing_out = fuzz_take(b, 3);
-    d->direction = fuzz_take(b, 4);
-    d->angle_mode = fuzz_take(b, 4);
-    d->arithmetic = fuzz_take(b, 3);
+/* --- descriptors --- */
+
+static int32_t choices_of(const option_field *f) {
+    int32_t count = 1;
+    for (const char *c = f->values; *c; c++)
+        count += *c == '|';
+    return count + (int32_t)f->least;
 }
 
-static void take_frequency_fields(fuzz_bytes *b, rope_desc *d) {
-    double *numbers[] = {&d->rope_theta,
-                         &d->factor,
-                         &d->low_freq_factor,
-                         &d->high_freq_factor,
-                         &d->beta_fast,
-                         &d->beta_slow,
-                         &d->mscale,
-                         &d->mscale_all_dim,
-                         &d->attention_factor,
-                         &d->alpha,
-                         &d->partial_rotary_factor,
-                         &d->short_mscale,
-                         &d->long_mscale,
-                         &d->xpos_scale_base};
-    d->rope_type = fuzz_take(b, 9);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        *numbers[i] = fuzz_take_number(b);
-    d->xpos_center = fuzz_take(b, 100);
-    d->original_max_position_embeddings = fuzz_take(b, 255) * 64;
-    d->max_position_embeddings = fuzz_take(b, 255) * 64;
-    d->sequence_length = fuzz_take(b, 255) * 64;
-    for (int i = 0; i < FUZZ_DIM_MOST; i++)
-        factors[i] = i < 4 ? fuzz_take_number(b) : 1 + i;
-    d->short_factor = fuzz_take(b, 1) ? factors : NULL;
-    d->long_factor = fuzz_take(b, 1) ? factors : NULL;
-    d->inv_freq = fuzz_take(b, 1) ? factors : NULL;
-    d->factor_count = fuzz_take(b, FUZZ_DIM_MOST);
-    d->truncate = fuzz_take(b, 2);
-    d->longrope_select = fuzz_take(b, 4);
+/* What a field's integers may be at most: sizes fit the buffers, the rest has room for mistakes. */
+static int32_t most_of(const option_field *f) {
+    return strcmp(f->name, "page-size") == 0   ? FUZZ_SIZE_MOST
+           : f->group == OPTION_FREQUENCIES    ? 255
+           : strncmp(f->name, "shard", 5) == 0 ? ROPE_MAX_AXES
+           : strcmp(f->name, "axes") == 0      ? ROPE_MAX_AXES + 1
+                                               : FUZZ_DIM_MOST;
 }
 
-static void take_position_fields(fuzz_bytes *b, rope_desc *d) {
+static void take_field(fuzz_bytes *b, const option_field *f, void *member) {
+    switch (f->kind) {
+    case OPTION_CHOICE:
+        *(int32_t *)member = fuzz_take_some(b, choices_of(f) + 1);
+        break;
+    case OPTION_DTYPE:
+        *(int32_t *)member = fuzz_take_some(b, ROPE_I8 + 1);
+        break;
+    case OPTION_INT32:
+        *(int32_t *)member = fuzz_take_some(b, most_of(f));
+        break;
+    case OPTION_INT64:
+        *(int64_t *)member =
+            fuzz_take_some(b, most_of(f)) * (f->group == OPTION_FREQUENCIES ? 64 : 1);
+        break;
+    case OPTION_DOUBLE:
+        *(double *)member = fuzz_take_number(b);
+        break;
+    case OPTION_SECTIONS:
+        for (int i = 0; i < ROPE_MAX_AXES; i++)
+            ((int32_t *)member)[i] = fuzz_take_some(b, FUZZ_DIM_MOST / 2);
+        break;
+    case OPTION_FACTORS:
+        *(const double **)member = fuzz_take(b, 1) ? factors : NULL;
+        break;
+    case OPTION_BYTES:
+        *(const uint8_t **)member = fuzz_take(b, 1) ? axes : NULL;
+        break;
+    default:
+        break;
+    }
+}
+
+void fuzz_take_fields(fuzz_bytes *b, options *o, size_t offset, size_t size) {
+    for (const option_field *f = option_fields; f < option_fields + option_field_count; f++)
+        if (f->group != OPTION_RUN && f->offset >= offset && f->offset < offset + size)
+            take_field(b, f, (char *)o + f->offset);
+}
+
+static void take_plain(fuzz_bytes *b, rope_desc *d) {
+    d->dtype = 1 + fuzz_take(b, 2);
+    d->head_dim = 2 + 2 * fuzz_take(b, FUZZ_DIM_MOST / 2 - 1);
+    d->rotary_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->angle_mode = fuzz_take(b, 3);
     d->position_dtype = fuzz_take(b, 1) ? ROPE_I32 : ROPE_I64;
-    d->axes = fuzz_take(b, 5);
-    d->axis_layout = fuzz_take(b, 5);
-    d->axis_frequency = fuzz_take(b, 2);
-    for (int i = 0; i < ROPE_MAX_AXES; i++)
-        d->sections[i] = fuzz_take(b, FUZZ_DIM_MOST / 2);
-    for (int i = 0; i < FUZZ_DIM_MOST; i++)
-        axes[i] = (uint8_t)(i % 4);
-    d->pair_axis = fuzz_take(b, 1) ? axes : NULL;
-    d->shard = fuzz_take(b, 4);
-    d->shard_rank = fuzz_take(b, 4);
-    d->shard_size = fuzz_take(b, 4);
-    d->table_dtype = fuzz_take(b, 4);
-    d->table_width = fuzz_take(b, 3);
-    d->out_of_range = fuzz_take(b, 4);
-    d->launch = fuzz_take(b, 4);
 }
 
-void fuzz_take_desc(fuzz_bytes *b, rope_desc *d) {
-    take_tensor_fields(b, d);
-    take_frequency_fields(b, d);
-    take_position_fields(b, d);
+rope_desc fuzz_take_desc(fuzz_bytes *b, bool whole) {
+    options o = {.desc = {.struct_size = sizeof o.desc, .backend = "cpu"}};
+    if (!whole && fuzz_take(b, 7) < 7) {
+        take_plain(b, &o.desc);
+        return o.desc;
+    }
+    for (int i = 0; i < FUZZ_DIM_MOST; i++) {
+        factors[i] = i < 4 ? fuzz_take_number(b) : 1 + i;
+        axes[i] = (uint8_t)(i % ROPE_MAX_AXES);
+    }
+    fuzz_take_fields(b, &o, offsetof(options, desc), sizeof o.desc);
+    o.desc.factor_count = fuzz_take(b, FUZZ_DIM_MOST);
+    return o.desc;
 }
+
+rope_desc fuzz_without_rotation(const rope_desc *d) {
+    return (rope_desc){.struct_size = sizeof *d,
+                       .dtype = d->dtype,
+                       .head_dim = d->head_dim,
+                       .k_head_dim = d->k_head_dim,
+                       .position_dtype = d->position_dtype,
+                       .shard = d->shard,
+                       .shard_rank = d->shard_rank,
+                       .shard_size = d->shard_size,
+                       .launch = d->launch,
+                       .backend = d->backend};
+}
+
+/* --- calls --- */
 
 void fuzz_take_tensor(fuzz_bytes *b, rope_tensor *t, void *in, void *out) {
     t->heads = fuzz_take(b, FUZZ_SIZE_MOST);
@@ -170,18 +194,6 @@ void fuzz_drop_unread(const rope_desc *d, rope_args *a) {
     a->cos = a->sin = NULL;
     a->table_rows = 0;
     memset(a->table_stride, 0, sizeof a->table_stride);
-}
-
-void fuzz_take_plain_desc(fuzz_bytes *b, rope_desc *d) {
-    if (fuzz_take(b, 7) == 7) {
-        fuzz_take_desc(b, d);
-        return;
-    }
-    d->dtype = 1 + fuzz_take(b, 2);
-    d->head_dim = 2 + 2 * fuzz_take(b, FUZZ_DIM_MOST / 2 - 1);
-    d->rotary_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
-    d->angle_mode = fuzz_take(b, 3);
-    d->position_dtype = fuzz_take(b, 1) ? ROPE_I32 : ROPE_I64;
 }
 
 void fuzz_take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most) {

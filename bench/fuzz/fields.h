@@ -4,7 +4,7 @@
 #ifndef ROPEKIT_BENCH_FUZZ_FIELDS_H
 #define ROPEKIT_BENCH_FUZZ_FIELDS_H
 
-#include <ropekit/append.h>
+#include "bench/options/options.h"
 
 /* Largest batch, tokens, heads, stride and head_dim that the bytes name. */
 #define FUZZ_SIZE_MOST 7
@@ -27,16 +27,19 @@ extern int64_t fuzz_indices[4][FUZZ_ROWS * FUZZ_ROWS];
 
 /* 0..most; 0 past the end. */
 int32_t fuzz_take(fuzz_bytes *b, int32_t most);
-
 /* A number that is 0 half of the time. */
 int32_t fuzz_take_some(fuzz_bytes *b, int32_t most);
-
 /* A number that is often a plain one and sometimes any bit pattern. */
 double fuzz_take_number(fuzz_bytes *b);
 
-void fuzz_take_desc(fuzz_bytes *b, rope_desc *d);
-/* Mostly a plain one: fuzz_descriptor has the others. */
-void fuzz_take_plain_desc(fuzz_bytes *b, rope_desc *d);
+/* The fields of the tool's table that lie in `size` bytes of options from an offset on, at times
+ * beyond what they may hold, but small enough for the buffers. */
+void fuzz_take_fields(fuzz_bytes *b, options *o, size_t offset, size_t size);
+/* A descriptor of rope on the CPU; mostly a plain one where another has it. */
+rope_desc fuzz_take_desc(fuzz_bytes *b, bool whole);
+/* Without what only a rotation reads. */
+rope_desc fuzz_without_rotation(const rope_desc *d);
+
 /* n strides of 0..most, or none. */
 void fuzz_take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most);
 void fuzz_take_tensor(fuzz_bytes *b, rope_tensor *t, void *in, void *out);
