@@ -72,127 +72,74 @@ def synthetic(name, kind, head_dim=128, longest=4096, sequence_length=0, long_se
 
 
 def synthetic_goldens():
-    llama3 = {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-        "rope_theta": 500000.0,
+    """Rules by the first word of a name."""
+    p, original = "partial_rotary_factor", "original_max_position_embeddings"
+    band = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    llama3 = {"longest": 131072, **band, original: 8192, "rope_theta": 500000.0}
+    yarn = {"factor": 4.0, original: 32768, "rope_theta": 1000000.0}
+    deep = {"factor": 40.0, original: 4096}
+    oss, end = {"head_dim": 64, "factor": 32.0}, {original: 4096, "rope_theta": 150000.0}
+    both = {"mscale": 1.0, "mscale_all_dim": 1.0}
+    longrope = {"short_factor": SHORT, "long_factor": LONG, original: 4096}
+    narrow = {"head_dim": 64, **longrope}
+    cases = {
+        "default": {},
+        "default d 2": {"head_dim": 2},
+        "default d 80": {"head_dim": 80},
+        "default theta 5e5": {"rope_theta": 500000.0},
+        "default theta 1e6 d 256": {"head_dim": 256, "rope_theta": 1000000.0},
+        "default partial 0.25": {"head_dim": 96, p: 0.25},
+        "default partial 0.4": {"head_dim": 80, p: 0.4},
+        "linear": {"factor": 8.0},
+        "linear below 1": {"factor": 0.5},
+        "linear partial 0.5": {"factor": 3.0, p: 0.5},
+        "dynamic at start": {"factor": 4.0},
+        "dynamic below the length": {"factor": 4.0, "sequence_length": 1000},
+        "dynamic one past": {"factor": 4.0, "sequence_length": 4097},
+        "dynamic far past": {"factor": 4.0, "sequence_length": 131072},
+        "dynamic d 4": {"factor": 2.0, "head_dim": 4, "sequence_length": 8192},
+        "dynamic partial 0.5": {"factor": 2.0, p: 0.5, "sequence_length": 10000},
+        "dynamic alpha": {"alpha": 1000.0, "factor": 1.0},
+        "yarn": yarn,
+        "yarn truncate": {**yarn, "truncate": True},
+        "yarn no truncate": {**yarn, "truncate": False},
+        "yarn gpt-oss": {**oss, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, **end},
+        "yarn gpt-oss truncated": {**oss, "truncate": True, **end},
+        "yarn deepseek": {"head_dim": 64, **deep, "beta_fast": 32, "beta_slow": 1, **both},
+        "yarn mscale 0.707": {"head_dim": 64, **deep, "mscale": 0.707, "mscale_all_dim": 1.0},
+        "yarn mscale alone": {**deep, "mscale": 1.0},
+        "yarn mscale 0": {**deep, "mscale": 0.0, "mscale_all_dim": 1.0},
+        "yarn mscale_all_dim alone": {**deep, "mscale_all_dim": 1.0},
+        "yarn attention_factor": {**deep, "attention_factor": 1.25},
+        "yarn attention_factor over mscale": {
+            **deep,
+            "attention_factor": 1.25,
+            **both,
+            "mscale_all_dim": 0.5,
+        },
+        "yarn factor 1": {**yarn, "factor": 1.0},
+        "yarn beta 0": {**yarn, "beta_fast": 0, "beta_slow": 0},
+        "yarn beta 16 2": {**yarn, "beta_fast": 16.0, "beta_slow": 2.0},
+        "yarn equal ends": {**deep, "beta_fast": 4000.0, "beta_slow": 1000.0, original: 64},
+        "yarn factor from lengths": {"factor": None, original: 4096, "longest": 32768},
+        "yarn partial 0.5": {**yarn, p: 0.5},
+        "longrope short": {**narrow, "longest": 131072},
+        "longrope long": {**narrow, "longest": 131072, "long_set": 1},
+        "longrope factor": {"head_dim": 64, "factor": 16.0, **longrope},
+        "longrope factor 1": narrow,
+        "longrope attention_factor": {"head_dim": 64, "attention_factor": 1.5, "long_set": 1, **longrope},
+        "longrope partial 0.5": {"head_dim": 128, "longest": 131072, p: 0.5, **longrope},
+        "llama3": llama3,
+        "llama3 factor 32": {**llama3, "head_dim": 64, "factor": 32.0},
+        "llama3 narrow band": {**llama3, "low_freq_factor": 3.0, "high_freq_factor": 3.5},
+        "llama3 nothing long": {**llama3, "head_dim": 16, "rope_theta": 10.0},
+        "llama3 partial 0.5": {**llama3, p: 0.5},
+        "proportional": {"rope_theta": 1000000.0},
+        "proportional 0.25": {"head_dim": 512, "rope_theta": 1000000.0, p: 0.25},
+        "proportional 0.3": {p: 0.3},
+        "proportional factor": {p: 0.5, "factor": 8.0},
     }
-    yarn = {"factor": 4.0, "original_max_position_embeddings": 32768, "rope_theta": 1000000.0}
-    deep = {"factor": 40.0, "original_max_position_embeddings": 4096}
-    longrope = {"short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": 4096}
-    cases = [
-        ("default", "default", {}),
-        ("default d 2", "default", {"head_dim": 2}),
-        ("default d 80", "default", {"head_dim": 80}),
-        ("default theta 5e5", "default", {"rope_theta": 500000.0}),
-        ("default theta 1e6 d 256", "default", {"head_dim": 256, "rope_theta": 1000000.0}),
-        ("default partial 0.25", "default", {"head_dim": 96, "partial_rotary_factor": 0.25}),
-        ("default partial 0.4", "default", {"head_dim": 80, "partial_rotary_factor": 0.4}),
-        ("linear", "linear", {"factor": 8.0}),
-        ("linear below 1", "linear", {"factor": 0.5}),
-        ("linear partial 0.5", "linear", {"factor": 3.0, "partial_rotary_factor": 0.5}),
-        ("dynamic at start", "dynamic", {"factor": 4.0}),
-        ("dynamic below the length", "dynamic", {"factor": 4.0, "sequence_length": 1000}),
-        ("dynamic one past", "dynamic", {"factor": 4.0, "sequence_length": 4097}),
-        ("dynamic far past", "dynamic", {"factor": 4.0, "sequence_length": 131072}),
-        ("dynamic d 4", "dynamic", {"factor": 2.0, "head_dim": 4, "sequence_length": 8192}),
-        (
-            "dynamic partial 0.5",
-            "dynamic",
-            {"factor": 2.0, "partial_rotary_factor": 0.5, "sequence_length": 10000},
-        ),
-        ("dynamic alpha", "dynamic", {"alpha": 1000.0, "factor": 1.0}),
-        ("yarn", "yarn", yarn),
-        ("yarn truncate", "yarn", {**yarn, "truncate": True}),
-        ("yarn no truncate", "yarn", {**yarn, "truncate": False}),
-        (
-            "yarn gpt-oss",
-            "yarn",
-            {
-                "head_dim": 64,
-                "factor": 32.0,
-                "beta_fast": 32.0,
-                "beta_slow": 1.0,
-                "truncate": False,
-                "original_max_position_embeddings": 4096,
-                "rope_theta": 150000.0,
-            },
-        ),
-        (
-            "yarn gpt-oss truncated",
-            "yarn",
-            {
-                "head_dim": 64,
-                "factor": 32.0,
-                "truncate": True,
-                "original_max_position_embeddings": 4096,
-                "rope_theta": 150000.0,
-            },
-        ),
-        (
-            "yarn deepseek",
-            "yarn",
-            {"head_dim": 64, **deep, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
-        ),
-        ("yarn mscale 0.707", "yarn", {"head_dim": 64, **deep, "mscale": 0.707, "mscale_all_dim": 1.0}),
-        ("yarn mscale alone", "yarn", {**deep, "mscale": 1.0}),
-        ("yarn mscale 0", "yarn", {**deep, "mscale": 0.0, "mscale_all_dim": 1.0}),
-        ("yarn mscale_all_dim alone", "yarn", {**deep, "mscale_all_dim": 1.0}),
-        ("yarn attention_factor", "yarn", {**deep, "attention_factor": 1.25}),
-        (
-            "yarn attention_factor over mscale",
-            "yarn",
-            {**deep, "attention_factor": 1.25, "mscale": 1.0, "mscale_all_dim": 0.5},
-        ),
-        ("yarn factor 1", "yarn", {**yarn, "factor": 1.0}),
-        ("yarn beta 0", "yarn", {**yarn, "beta_fast": 0, "beta_slow": 0}),
-        ("yarn beta 16 2", "yarn", {**yarn, "beta_fast": 16.0, "beta_slow": 2.0}),
-        (
-            "yarn equal ends",
-            "yarn",
-            {**deep, "beta_fast": 4000.0, "beta_slow": 1000.0, "original_max_position_embeddings": 64},
-        ),
-        (
-            "yarn factor from lengths",
-            "yarn",
-            {"factor": None, "original_max_position_embeddings": 4096, "longest": 32768},
-        ),
-        ("yarn partial 0.5", "yarn", {**yarn, "partial_rotary_factor": 0.5}),
-        ("longrope short", "longrope", {"head_dim": 64, "longest": 131072, **longrope}),
-        ("longrope long", "longrope", {"head_dim": 64, "longest": 131072, "long_set": 1, **longrope}),
-        ("longrope factor", "longrope", {"head_dim": 64, "factor": 16.0, **longrope}),
-        ("longrope factor 1", "longrope", {"head_dim": 64, **longrope}),
-        (
-            "longrope attention_factor",
-            "longrope",
-            {"head_dim": 64, "attention_factor": 1.5, "long_set": 1, **longrope},
-        ),
-        (
-            "longrope partial 0.5",
-            "longrope",
-            {"head_dim": 128, "longest": 131072, "partial_rotary_factor": 0.5, **longrope},
-        ),
-        ("llama3", "llama3", {"longest": 131072, **llama3}),
-        ("llama3 factor 32", "llama3", {"longest": 131072, "head_dim": 64, **llama3, "factor": 32.0}),
-        (
-            "llama3 narrow band",
-            "llama3",
-            {"longest": 131072, **llama3, "low_freq_factor": 3.0, "high_freq_factor": 3.5},
-        ),
-        ("llama3 nothing long", "llama3", {"longest": 131072, "head_dim": 16, **llama3, "rope_theta": 10.0}),
-        ("llama3 partial 0.5", "llama3", {"longest": 131072, **llama3, "partial_rotary_factor": 0.5}),
-        ("proportional", "proportional", {"rope_theta": 1000000.0}),
-        (
-            "proportional 0.25",
-            "proportional",
-            {"head_dim": 512, "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
-        ),
-        ("proportional 0.3", "proportional", {"partial_rotary_factor": 0.3}),
-        ("proportional factor", "proportional", {"partial_rotary_factor": 0.5, "factor": 8.0}),
-    ]
-    return [synthetic(name, kind, **options) for name, kind, options in cases]
+    return [synthetic(name, name.split()[0], **options) for name, options in cases.items()]
 
 
 def model_goldens():
@@ -270,20 +217,12 @@ def rotation_goldens():
         cosine, sine = llama.LlamaRotaryEmbedding(LlamaConfig(head_dim=width))(x, positions)
         half = (cosine[..., : width // 2], sine[..., : width // 2])
         step = x.transpose(1, 2)
+        interleave = deepseek_v3.apply_rotary_pos_emb_interleave
+        gpt_j = gptj.apply_rotary_pos_emb(step, half[1], half[0]).transpose(1, 2)
         results = [
             ("llama", HALF_SPLIT, HALF_SPLIT, llama.apply_rotary_pos_emb(x, x, cosine, sine)[0]),
-            (
-                "deepseek_v3",
-                INTERLEAVED,
-                HALF_SPLIT,
-                deepseek_v3.apply_rotary_pos_emb_interleave(x, x, cosine, sine)[0],
-            ),
-            (
-                "gptj",
-                INTERLEAVED,
-                INTERLEAVED,
-                gptj.apply_rotary_pos_emb(step, half[1], half[0]).transpose(1, 2),
-            ),
+            ("deepseek_v3", INTERLEAVED, HALF_SPLIT, interleave(x, x, cosine, sine)[0]),
+            ("gptj", INTERLEAVED, INTERLEAVED, gpt_j),
         ]
         for name, before, after, y in results:
             yield ["rotation", name, numbers((number, before, after)), *map(bits, (x, *half, y))]
@@ -293,12 +232,9 @@ def generate():
     """Rows of COLUMNS columns; "=" is what the row before has there."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    versions = f"transformers {transformers.__version__}", f"torch {torch.__version__.split('+')[0]}"
     rows = [
-        [
-            "scripts/goldens.py",
-            f"transformers {transformers.__version__}",
-            f"torch {torch.__version__.split('+')[0]}",
-        ],
+        ["scripts/goldens.py", *versions],
         *synthetic_goldens(),
         *model_goldens(),
         *axes_goldens(),
@@ -308,13 +244,8 @@ def generate():
     text, before = "", [""] * COLUMNS
     for row in rows:
         row = [str(cell) for cell in row] + [""] * (COLUMNS - len(row))
-        text += (
-            row[0]
-            + "".join(
-                "\t=" if len(x) > 1 and x == y else f"\t{x}" for x, y in zip(row[1:], before[1:], strict=True)
-            )
-            + "\n"
-        )
+        pairs = zip(row[1:], before[1:], strict=True)
+        text += "\t".join([row[0], *("=" if len(x) > 1 and x == y else x for x, y in pairs)]) + "\n"
         before = row
     return text
 

@@ -21,41 +21,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "common" / "model" / "model_defaults.h"
 # Fields of a model beside its base and rope_parameters that config_read.c and config_kinds.c read.
 FIELDS = (
-    "alibi",
-    "attention_chunk_size",
-    "attention_head_dim",
-    "attention_k_eq_v",
-    "attention_window_size",
-    "d_model",
-    "head_dim",
-    "hidden_size",
-    "kv_channels",
-    "kv_lora_rank",
-    "kv_n_heads",
-    "local_attention",
-    "max_position_embeddings",
-    "max_seq_len",
-    "multi_query",
-    "n_embd",
-    "n_head",
-    "n_heads",
-    "n_positions",
-    "new_decoder_architecture",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "num_kv_heads",
-    "original_max_position_embeddings",
-    "position_embedding_type",
-    "position_embeddings_type",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "rms_norm_eps",
-    "rope_interleave",
-    "rotary_dim",
-    "sliding_window",
-    "use_mem_rope",
-    "use_sliding_window",
-)
+    "alibi", "attention_chunk_size", "attention_head_dim", "attention_k_eq_v", "attention_window_size",
+    "d_model", "head_dim", "hidden_size", "kv_channels", "kv_lora_rank", "kv_n_heads",
+    "local_attention", "max_position_embeddings", "max_seq_len", "multi_query", "n_embd", "n_head",
+    "n_heads", "n_positions", "new_decoder_architecture", "num_attention_heads", "num_key_value_heads",
+    "num_kv_heads", "original_max_position_embeddings", "position_embedding_type",
+    "position_embeddings_type", "qk_nope_head_dim", "qk_rope_head_dim", "rms_norm_eps",
+    "rope_interleave", "rotary_dim", "sliding_window", "use_mem_rope", "use_sliding_window",
+)  # fmt: skip
 # Models of text, which are known not to rotate where nothing says so.
 OF_TEXT = {
     *auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -245,16 +218,11 @@ def generate():
         transformers.__version__,
         "".join(f"    {{{', '.join(row)}}},\n" for row in models),
         "".join(f"    {{{', '.join(row)}}},\n" for row in layers),
-        textwrap.fill(
-            ", ".join(f'"{name}"' for name in without),
-            100,
-            initial_indent="    ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-        ),
+        textwrap.fill(", ".join(f'"{name}"' for name in without), 100, **INDENT),
     )
 
 
+INDENT = {"initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
 TEMPLATE = """\
 /* What Transformers %s takes where a configuration leaves a field out; written by
  * scripts/model_defaults.py. Rows are those of config_fields.h. */

@@ -64,8 +64,8 @@ def lead(cells):
     return factor(geometric_mean(leads)) if leads else "-"
 
 
-def devices(found):
-    """The table of benchmarks.md: a row for each device and kind of work."""
+def device_rows(found):
+    """A row for each device and kind of work."""
     rows = [["device", "work", "cases", "of a copy's speed", "first", "mean speed over the best peer"]]
     for machine in found:
         for name, cells in kinds(machine).items():
@@ -75,7 +75,12 @@ def devices(found):
             )
             share = percent(median(shares)) if shares else "-"
             rows.append([machine.short, name, str(len(cells)), share, first, lead(contested)])
-    return markdown(rows) if len(rows) > 1 else NONE
+    return rows
+
+
+def devices(found):
+    """The first table of benchmarks.md."""
+    return markdown(device_rows(found)) if found else NONE
 
 
 def lost(machine):
