@@ -8,8 +8,8 @@
 Each method is checked against one device at the shortest length: bits of what has one device's, a
 distance in units of the type elsewhere. Then forward, and forward and backward, are timed: median
 of the slowest rank. `exposed_s` is the time less that of the same calls with nothing sent, which is
-the exchange that is not hidden. PyTorch's context_parallel has ropekit's rotation in front. Status
-1 where a check fails. The place of a result is bench/results.
+the exchange that is not hidden, and `predicted_s` is the cost model's. PyTorch's context_parallel
+has ropekit's rotation in front. Status 1 where a check fails. A result belongs into bench/results.
 """
 
 from __future__ import annotations
@@ -136,6 +136,12 @@ def stubs() -> Any:
     return patch.multiple(_methods, gather=gather, exchange=exchange, pass_on=pass_on)
 
 
+def predictions(layout: Layout, shards: list[torch.Tensor], backward: bool) -> Any:
+    """What method="auto" chooses from: measured rates, predicted times."""
+    derived(lambda *x: attention(*x, layout=layout, method="auto"), shards, backward)
+    return layout.costs.rows
+
+
 def timed(bench: Bench, tokens: int) -> dict[str, Any]:
     whole, layout = bench.tensors(tokens), Layout.of(bench.mesh, tokens)
     shards = [layout.shard(x).contiguous() for x in whole]
@@ -153,9 +159,13 @@ def timed(bench: Bench, tokens: int) -> dict[str, Any]:
                 return attention(*x, layout=layout, method=method, kernel=bench.options.kernel)
 
             seconds = bench.time(lambda b=backward, c=call: derived(c, shards, b))
+            predicted = {row.method: row for row in predictions(layout, shards, backward)}
             with stubs():
                 local = bench.time(lambda b=backward, c=call: derived(c, shards, b))
             rows[method] = {"s": seconds, "exposed_s": seconds - local}
+            if method in predicted:
+                its = predicted[method]
+                rows[method] |= {"predicted_s": its.total_s, "predicted_exposed_s": its.exposed_s}
         rows["PyTorch"] = of_pytorch(bench, whole, tokens, backward)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import distributed_cases
@@ -12,7 +13,7 @@ import ranks
 import ropekit
 import torch
 from distributed_cases import Case
-from ropekit.distributed import Layout
+from ropekit.distributed import Call, Layout, Rates, costs
 from torch import Tensor
 
 CASES = {
@@ -94,7 +95,7 @@ def _differences(
             yield f"{part} is off by {off:.3g} of its norm"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
 def test_every_run_has_the_same_bits(method: str) -> None:
     for found in ranks.run(3, distributed_cases.repeats, method):
         for name in ("again", "checkpoint"):
@@ -174,6 +175,29 @@ def test_a_killed_rank_is_an_error_of_the_others(method: str) -> None:
     found = ranks.run(3, distributed_cases.killed, method, seconds=20)
     assert found[1] is None
     assert all("Error" in found[rank] for rank in (0, 2)), found
+
+
+# ---- costs ----
+
+
+def test_costs_follow_from_sizes_and_rates() -> None:
+    call = Call(tokens=1000, ranks=4, heads=8, k_heads=4, head_dim=64)
+    rates = Rates(flops=1e12, bandwidth=1e6, latency=0.0)
+    found = {row.method: row for row in costs(call, rates).rows}
+    keys = 250 * 4 * (64 + 64) * 2  # bytes of a rank's keys and values
+    assert found["allgather"].sent_bytes == found["ring"].sent_bytes == 3 * keys
+    assert found["ulysses"].sent_bytes == 3 / 4 * (keys + 2 * keys)
+    products = 2 * (64 + 64) * 8 * 1000 * 1000 / 2 / 4
+    assert {row.compute_s for row in found.values()} == {products / 1e12}
+    assert found["ring"].exposed_s == pytest.approx(3 * keys / 1e6 - products / 1e12 * 3 / 4)
+    assert costs(call, rates).best == "ulysses"
+    of_others = costs(replace(call, heads=6, k_heads=3), rates).rows
+    assert [row.method for row in of_others] == ["allgather", "ring"]
+    fast = replace(rates, bandwidth=1e12)
+    assert costs(call, fast).best == "allgather"  # the ring would save less than a tenth
+    assert str(costs(call, fast)).split()[0] == "predicted"
+    with pytest.raises(ValueError, match="ranks is 0; allowed is > 0"):
+        costs(replace(call, ranks=0), rates)
 
 
 # ---- DTensor ----

@@ -8,9 +8,21 @@ processes and connections are torch.distributed's. docs/distributed.md is an int
 """
 
 from ropekit.distributed._attention import attention
+from ropekit.distributed._costs import Call, Costs, Rates, costs
 from ropekit.distributed._dtensor import register as _register
 from ropekit.distributed._layout import Layout, shard, unshard
 from ropekit.distributed._parallel import ContextParallel, use
 
 _register()
-__all__ = ["ContextParallel", "Layout", "attention", "shard", "unshard", "use"]
+__all__ = [
+    "Call",
+    "ContextParallel",
+    "Costs",
+    "Layout",
+    "Rates",
+    "attention",
+    "costs",
+    "shard",
+    "unshard",
+    "use",
+]

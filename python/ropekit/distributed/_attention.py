@@ -19,11 +19,12 @@ from ropekit._operators import fields_of, follows_length
 from ropekit._sdpa import Settings, settings_of, without_library
 from ropekit.config import merge
 from ropekit.distributed._agree import agree
+from ropekit.distributed._costs import choose
 from ropekit.distributed._layout import Layout
 from ropekit.distributed._local import Inputs, Local, Results
 from ropekit.distributed._methods import METHODS, Ulysses
 
-Method = Literal["allgather", "ulysses", "ring"]
+Method = Literal["allgather", "ulysses", "ring", "auto"]
 _TO_BSHD = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
 _OWN = frozenset(
     ("causal", "return_lse", "config", "sinks", "cos", "sin", "layout", "method", "tensor_layout")
@@ -81,6 +82,8 @@ def attention(
         method: what travels. "allgather": k and v of all ranks. "ulysses": heads, so that a rank
             has all tokens of its own; the ranks divide the heads of q, and are a divisor or a
             multiple of those of k. "ring": k and v from rank to rank; none holds all of them.
+            "auto": the one of the least predicted time, by rates that are measured at the first
+            call; `print(layout.costs)` shows the table.
         sinks: one a head, the same on every rank.
         cos, sin: tables that positions index, as of `apply`.
         causal, return_lse, config, fields: as of `ropekit.attention`, without a cache.
@@ -154,8 +157,13 @@ class _Call:
     ) -> tuple[Tensor, Tensor]:
         q, k, v = self.tensors
         q, k = self._rotated(q, k, cos, sin)
-        method = METHODS[self.method](Local(self.layout, self.settings))
-        out, lse = _attend(method, q, k, v, sinks)
+        local, method = Local(self.layout, self.settings), self.method
+        if method == "auto":
+            derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+            with torch.no_grad():
+                found = choose(local, Inputs(q, k, v, None), derives)
+            self.layout._kept["costs"], method = found, found.best
+        out, lse = _attend(METHODS[method](local), q, k, v, sinks)
         if self.order == "thd":
             return out.squeeze(0), lse.squeeze(0)
         back = _TO_BSHD[self.order]  # each is its own inverse
@@ -195,10 +203,11 @@ def _call(
     q, k, v = (_as_rows(name, x, order) for name, x in given.items())
     _check_types({"q": q, "k": k, "v": v}, layout)
     _check_heads(q, k, v)
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; allowed is any of {', '.join(METHODS)}")
-    if method == "ulysses":
-        Ulysses.check(layout.ranks, q.shape[2], k.shape[2])
+    if method not in (*METHODS, "auto"):
+        raise ValueError(f"method is {method!r}; allowed is any of {', '.join(METHODS)}, auto")
+    reason = Ulysses.reason(layout.ranks, q.shape[2], k.shape[2]) if method == "ulysses" else ""
+    if reason:
+        raise ValueError(reason)
     return _Call(layout, settings, method, order, (q, k, v))
 
 

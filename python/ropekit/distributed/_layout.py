@@ -104,6 +104,11 @@ class Layout:
             return self.tokens
         return max((end - start for start, end in pairwise(self.cu_seqlens)), default=0)
 
+    @property
+    def costs(self) -> Any:
+        """What the last call with method="auto" chose from, `Costs`; None before."""
+        return self._kept.get("costs")
+
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
         """[count] of int64: where each token of this rank stands in its sequence. Tokens behind the
         last sequence count on from it."""

@@ -153,17 +153,19 @@ class Ulysses:
         self.tokens = range(local.layout.tokens)
 
     @staticmethod
-    def check(ranks: int, heads: int, k_heads: int) -> None:
+    def reason(ranks: int, heads: int, k_heads: int) -> str:
+        """Why the heads do not fit the ranks; "" where they do."""
         if heads % ranks:
-            raise ValueError(
+            return (
                 f"q has {heads} heads; allowed with method 'ulysses' is a multiple of the ranks, "
                 f"{ranks}"
             )
         if k_heads % ranks and ranks % k_heads:
-            raise ValueError(
+            return (
                 f"k has {k_heads} heads; allowed with method 'ulysses' is a multiple or a divisor "
                 f"of the ranks, {ranks}"
             )
+        return ""
 
     def forward(self, x: Inputs) -> Forward:
         whole = self._whole(self._to_heads(*x[:3]), x)

@@ -1,0 +1,198 @@
+"""What a method costs: bytes, seconds and memory of a rank, predicted from rates; method="auto"."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from ropekit.distributed._collectives import gather_now
+from ropekit.distributed._layout import Layout
+from ropekit.distributed._local import Inputs, Local
+from ropekit.distributed._methods import GROUPS, Ulysses
+
+Exact = Literal["allgather", "ulysses", "ring"]
+_BACKWARD = 2.5  # products of a backward, of those of a forward
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of one rank: operations of attention a second, bytes a second each way, and seconds until
+    a transfer begins."""
+
+    flops: float
+    bandwidth: float
+    latency: float = 2e-5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one rank. Seconds are a prediction, not a measurement."""
+
+    method: Exact
+    sent_bytes: float
+    exchange_s: float
+    compute_s: float
+    exposed_s: float  # of the exchange, behind which nothing is computed
+    memory_bytes: float  # beside this rank's q, k, v and out
+
+    @property
+    def total_s(self) -> float:
+        return self.compute_s + self.exposed_s
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A cost for each method that the heads allow. `str` is a table."""
+
+    rows: tuple[Cost, ...]
+
+    @property
+    def best(self) -> Exact:
+        """The method of the least predicted time; the ring where it saves a tenth, as its results
+        have not the bits of one device."""
+        tax = {"ring": 1 / 0.9}
+        return min(self.rows, key=lambda row: row.total_s * tax.get(row.method, 1)).method
+
+    def __str__(self) -> str:
+        names = ("predicted", "MB sent", "exchange ms", "compute ms", "exposed ms", "total ms")
+        lines = ["  ".join(f"{name:>11}" for name in (*names, "MB held"))]
+        for row in self.rows:
+            times = (row.exchange_s, row.compute_s, row.exposed_s, row.total_s)
+            values = (row.sent_bytes / 1e6, *(x * 1e3 for x in times), row.memory_bytes / 1e6)
+            lines.append("  ".join((f"{row.method:>11}", *(f"{x:>11.4g}" for x in values))))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The sizes of a call of all ranks."""
+
+    tokens: int
+    ranks: int
+    heads: int
+    k_heads: int
+    head_dim: int
+    v_head_dim: int = 0
+    batch: int = 1
+    element_bytes: int = 2
+    causal: bool = True
+    backward: bool = False
+
+    @property
+    def row(self) -> float:
+        """Bytes of k and v of a token of each row, of one head."""
+        dims = self.head_dim + (self.v_head_dim or self.head_dim)
+        return self.batch * dims * self.element_bytes
+
+    @property
+    def flops(self) -> float:
+        """Of one rank."""
+        pairs = self.tokens**2 / self.ranks * (0.5 if self.causal else 1)
+        each = 2 * self.row / self.element_bytes * self.heads
+        return pairs * each * (1 + _BACKWARD * self.backward)
+
+
+def costs(call: Call, rates: Rates) -> Costs:
+    """Predicted costs of each method on ranks of these rates.
+
+    Example:
+        >>> call = Call(tokens=131072, ranks=8, heads=32, k_heads=8, head_dim=128)
+        >>> print(costs(call, Rates(flops=5e14, bandwidth=250e9)))
+    """
+    for name in ("tokens", "ranks", "heads", "k_heads", "head_dim"):
+        if getattr(call, name) < 1:
+            raise ValueError(f"{name} is {getattr(call, name)}; allowed is > 0")
+    return Costs(tuple(_rows(call, rates)))
+
+
+def _rows(call: Call, rates: Rates) -> Iterator[Cost]:
+    ranks, compute = call.ranks, call.flops / rates.flops
+    others, own = ranks - 1, call.tokens / ranks
+    blocks = others * own * call.k_heads * call.row  # of all other ranks' keys and values
+    # allgather: the first group of heads is waited for; the backward gathers again, and sums
+    sent = blocks * (1 + 2 * call.backward)
+    groups = min(call.k_heads, GROUPS)
+    took = _seconds(sent, others and groups * (1 + 2 * call.backward), rates)
+    exposed = took / groups + max(0.0, (took - compute) * (groups - 1) / groups)
+    held = call.tokens * call.k_heads * call.row * min(2, groups) / groups
+    yield Cost("allgather", sent, took, compute, exposed, held)
+    if not Ulysses.reason(ranks, call.heads, call.k_heads):
+        shared = max(call.k_heads, ranks)
+        sent = others / ranks * own * (call.heads + shared) * call.row * (1 + 2 * call.backward)
+        took = _seconds(sent, others and 2 * (1 + call.backward), rates)
+        held = own * (call.heads + shared) * call.row
+        yield Cost("ulysses", sent, took, compute, took, held)
+    # ring: a block is hidden behind the attention over the block before; gradients are of 4 bytes
+    wide = 4 / call.element_bytes
+    sent = blocks * (1 + call.backward * (1 + wide * ranks / max(others, 1)))
+    took = _seconds(sent, others * (1 + 2 * call.backward), rates)
+    exposed = max(0.0, took - compute * others / ranks)
+    held = own * call.row * (2 * call.k_heads + wide * call.heads)
+    yield Cost("ring", sent, took, compute, exposed, held)
+
+
+def _seconds(sent: float, times: int, rates: Rates) -> float:
+    return sent / rates.bandwidth + times * rates.latency
+
+
+# ---- method="auto" ----
+
+_measured: dict[Any, Rates] = {}
+
+
+def choose(local: Local, x: Inputs, derives: bool) -> Costs:
+    """The costs of a call, by rates that are measured once for a group, a type and sizes of heads.
+    Every rank has the same."""
+    layout, q = local.layout, x.q
+    key = layout.group, q.device, q.dtype, q.shape[2:], x.k.shape[2], x.v.shape[3]
+    if key not in _measured:
+        _measured[key] = _measure(local, x)
+    call = Call(
+        tokens=layout.tokens,
+        ranks=layout.ranks,
+        heads=q.shape[2],
+        k_heads=x.k.shape[2],
+        head_dim=q.shape[3],
+        v_head_dim=x.v.shape[3],
+        batch=q.shape[0],
+        element_bytes=q.element_size(),
+        causal=local.settings.causal,
+        backward=derives,
+    )
+    return costs(call, _measured[key])
+
+
+def _measure(local: Local, x: Inputs, tokens: int = 1024, count: int = 1 << 20) -> Rates:
+    """The slowest rank's rates, of attention and of gathers of small and large blocks."""
+    layout, device = local.layout, x.q.device
+    q, k, v = (each.new_zeros((1, tokens, *each.shape[2:])) for each in x[:3])
+    alone = Local(Layout(tokens, 0, 1), local.settings)
+    whole = range(tokens)
+    attend = _time(lambda: alone.forward(Inputs(q, k, v, None), whole, whole), device)
+    small, large = (
+        _time(lambda n=n: gather_now(q.new_zeros(n), layout.ranks, layout.group), device)
+        for n in (1, count)
+    )
+    took = torch.tensor([attend, small, large], device=device)
+    dist.all_reduce(took, dist.ReduceOp.MAX, group=layout.group)
+    attend, small, large = took.tolist()
+    call = Call(tokens, 1, q.shape[2], k.shape[2], q.shape[3], v.shape[3])
+    sent = (layout.ranks - 1) * count * q.element_size()
+    return Rates(call.flops / attend, max(sent, 1) / max(large - small, 1e-9), small)
+
+
+def _time(function: Any, device: torch.device) -> float:
+    """The least seconds of a few runs."""
+    found = []
+    for _ in range(4):
+        start = time.perf_counter()
+        function()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(time.perf_counter() - start)
+    return min(found[1:])
