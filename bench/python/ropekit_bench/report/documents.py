@@ -158,7 +158,7 @@ def models(runs):
 
 def run_rows(runs):
     rows = [["device", "run", "ropekit", "built by", "beside"]]
-    for run in runs:
+    for run in (r for r in runs if r.get("device")):
         build = run["build"]
         built = ", ".join(
             filter(None, (build["compiler"], build["toolkit"], run["device"].get("driver", "")))
