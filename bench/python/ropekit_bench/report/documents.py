@@ -34,10 +34,10 @@ def overview(found):
     lines = []
     for machine in [m for m in found if m.backend != "cpu" and m.has_peers][:1]:
         if prefill := machine.suites.get("prefill"):
-            reached = f"is what rotating a prompt reaches on an {machine.name}"
+            said = f"is what rotating a prompt reaches on an {machine.name}"
             count = len(prefill.shares)
             share = percent(median(prefill.shares))
-            lines.append(f"- **{share}** of a copy's speed {reached}, the median of {count} cases.")
+            lines.append(f"- **{share}** of a copy's speed {said}, the median of {count} cases.")
         append = machine.suites.get("append")
         if append and append.contested:
             names = {n.split()[0] for c in append.contested for n in c.rows if is_peer(n)}
