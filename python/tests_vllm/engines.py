@@ -1,0 +1,104 @@
+"""Small random models and engines of vLLM that run them in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextlib import contextmanager
+
+import torch
+import transformers
+from ropekit.vllm import register
+from vllm import LLM, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.model_executor.custom_op import op_registry_oot
+from vllm.model_executor.layers import rotary_embedding
+from vllm.v1.attention import selector
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+VOCABULARY = 384
+_SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_WINDOW = {"sliding_window": 20}
+MODELS = {
+    "llama": ("Llama", {}),
+    "qwen3": ("Qwen3", {}),
+    "mistral": ("Mistral", _WINDOW),
+    "gemma2": ("Gemma2", _WINDOW | {"query_pre_attn_scalar": 32}),
+    "gemma3": ("Gemma3", _WINDOW | {"query_pre_attn_scalar": 32}),
+    "gpt_oss": ("GptOss", _WINDOW | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+}
+
+
+def save(name: str, folder: str) -> str:
+    """A model of random weights, which tell tokens well apart, as files."""
+    kind, fields = MODELS[name]
+    text = "Text" if name == "gemma3" else ""
+    config = getattr(transformers, f"{kind}{text}Config")(**_SIZES | fields)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).float()
+    with torch.no_grad():
+        for x in model.parameters():
+            x.normal_(std=0.15) if x.dim() > 1 else x.add_(torch.randn_like(x), alpha=0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, VOCABULARY, (n,), generator=draw).tolist() for n in lengths]
+
+
+@contextmanager
+def engine(folder: str, parts: str = "attention", **options):
+    """An engine with what `parts` names on ropekit's kernels; "" is vLLM's own."""
+    os.environ |= {"ROPE_VLLM": parts, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    AttentionBackendEnum.CPU_ATTN.clear_override()
+    selector._cached_get_attn_backend.cache_clear()
+    rotary_embedding._ROPE_DICT.clear()
+    op_registry_oot.clear()
+    register()
+    fields = {
+        "dtype": "float32",
+        "max_model_len": 512,
+        "max_num_seqs": 16,
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": 1 << 26,
+        "enable_prefix_caching": False,
+        "seed": 0,
+    }
+    llm = LLM(folder, skip_tokenizer_init=True, **fields | options)
+    try:
+        yield llm
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def run(llm: LLM, tokens: list[list[int]], new: int = 8, **options):
+    """Of each prompt the new tokens and their log-probabilities, with those of the prompt."""
+    fields = {"temperature": 0, "max_tokens": new, "logprobs": 0, "prompt_logprobs": 0}
+    settings = SamplingParams(detokenize=False, ignore_eos=True, **fields | options)
+    given = [{"prompt_token_ids": x} for x in tokens]
+    found = llm.generate(given, settings, use_tqdm=False)
+    return [(list(x.outputs[0].token_ids), _logprobs(x, tokens[i])) for i, x in enumerate(found)]
+
+
+def _logprobs(result, prompt: list[int]) -> torch.Tensor:
+    """Of each token but the first, given those before it."""
+    given = zip(prompt[1:], (result.prompt_logprobs or [])[1:], strict=False)
+    made = zip(result.outputs[0].token_ids, result.outputs[0].logprobs, strict=True)
+    return torch.tensor([of[token].logprob for token, of in (*given, *made)], dtype=torch.float64)

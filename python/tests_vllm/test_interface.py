@@ -1,0 +1,186 @@
+"""What vLLM hands over and asks for, without an engine: also what it does on GPUs alone."""
+
+from __future__ import annotations
+
+import pytest
+import ropekit
+import torch
+import vllm
+from ropekit.vllm import _attention, register
+from vllm.config import CacheConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+_HEADS, _KV_HEADS, _DIM, _PAGE = 4, 2, 32, 16
+
+
+@pytest.fixture
+def within(saved):
+    model = ModelConfig(saved("llama"), skip_tokenizer_init=True, dtype="float32")
+    with set_current_vllm_config(VllmConfig(model_config=model, cache_config=CacheConfig())):
+        yield
+
+
+class _Layer:
+    _k_scale = torch.tensor(0.5)
+    _v_scale = torch.tensor(2.0)
+
+
+def _pages(dtype: torch.dtype, by_head: bool) -> torch.Tensor:
+    """8 pages as vLLM shows them, [page, head, slot, element], in one of its orders of memory."""
+    if by_head:
+        return torch.zeros(8, _KV_HEADS, _PAGE, 2 * _DIM, dtype=dtype)
+    return torch.zeros(8, _PAGE, _KV_HEADS, 2 * _DIM, dtype=dtype).transpose(1, 2)
+
+
+def _attention_of(**options):
+    fields = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": "auto"}
+    return _attention.Attention(_HEADS, _DIM, _DIM**-0.5, _KV_HEADS, **fields | options)
+
+
+def _metadata(lengths: list[int], new: list[int], padding: int = 0) -> CommonAttentionMetadata:
+    """A step of some sequences, each with pages of its own; padding as of a captured graph: tokens
+    without a slot, and sequences without a query."""
+    starts = torch.tensor([0, *new] + [0] * padding).cumsum(0).to(torch.int32)
+    table = torch.arange(8, dtype=torch.int32).view(4, 2)[: len(new)]
+    slots = [
+        int(table[i][p // _PAGE]) * _PAGE + p % _PAGE
+        for i, (length, own) in enumerate(zip(lengths, new, strict=True))
+        for p in range(length - own, length)
+    ]
+    return CommonAttentionMetadata(
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=torch.tensor(lengths + [0] * padding, dtype=torch.int32),
+        num_reqs=len(new) + padding,
+        num_actual_tokens=len(slots) + padding,
+        max_query_len=max(new),
+        max_seq_len=max(lengths),
+        block_table_tensor=torch.cat((table, torch.zeros(padding, 2, dtype=torch.int32))),
+        slot_mapping=torch.tensor(slots + [-1] * padding),
+    )
+
+
+def _built(common: CommonAttentionMetadata) -> _attention.Metadata:
+    builder = object.__new__(_attention.Builder)
+    builder._is_ours = True
+    return builder.build(0, common)
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+@pytest.mark.parametrize("stored", ["auto", "fp8", "fp8_e5m2"])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_step(within, by_head, stored, padding):
+    """Some tokens of each of three sequences are cached, then attend: as each alone."""
+    impl = _attention_of(kv_cache_dtype=stored, sliding_window=20)
+    cache = _pages(torch.float32 if stored == "auto" else torch.uint8, by_head)
+    lengths, new = [30, 7, 21], [30, 7, 21]
+    torch.manual_seed(0)
+    q = torch.randn(sum(new) + padding, _HEADS, _DIM)
+    k, v = torch.randn(2, sum(new) + padding, _KV_HEADS, _DIM)
+    step = _built(_metadata(lengths, new, padding))
+    out = torch.full((q.shape[0] + 2, _HEADS, _DIM), 9.0)
+    impl.do_kv_cache_update(_Layer, k, v, cache, step.slot_mapping)
+    assert impl.forward(_Layer, q, k, v, cache, step, out) is out
+    assert (out[q.shape[0] :] == 9).all()
+    first = 0
+    for n in new:
+        rows = slice(first, first + n)
+        kept = [k[rows], v[rows]]
+        if stored != "auto":
+            dtype = _attention._STORED[stored]
+            scales = _Layer._k_scale, _Layer._v_scale
+            kept = [(x / s).to(dtype).float() * s for x, s in zip(kept, scales, strict=True)]
+        known = ropekit.attention(q[rows][None], *(x[None] for x in kept), rotate="none", window=20)
+        assert torch.equal(out[rows], known[0])
+        first += n
+
+
+def _tables() -> torch.Tensor:
+    angles = torch.arange(64)[:, None] * 10000.0 ** (-torch.arange(0, _DIM, 2) / _DIM)
+    return torch.cat((angles.cos(), angles.sin()), -1)
+
+
+@pytest.mark.parametrize("is_neox", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("norm", [False, True])
+def test_fused_updates(within, is_neox, dtype, norm):
+    """Norm, rotation and the cache's write in one call have the bits of the steps one by one."""
+    impl = _attention_of()
+    step = _built(_metadata([30, 7], [30, 7]))
+    torch.manual_seed(0)
+    tokens, widths = 37, [_HEADS * _DIM, _KV_HEADS * _DIM, _KV_HEADS * _DIM]
+    qkv = torch.randn(tokens, sum(widths)).to(dtype)
+    positions = torch.cat((torch.arange(30), torch.arange(7)))
+    tables = _tables().to(dtype)
+    weights = [(1 + torch.randn(_DIM) / 8).to(dtype) for _ in range(2)]
+    q, k, v = (x.reshape(tokens, -1, _DIM) for x in qkv.split(widths, -1))
+    if norm:
+        fields = {"norm_type": "rms", "norm_eps": 1e-6, "norm_rounding": "twice", "rotation": "off"}
+        q = ropekit.append(q, q_weight=weights[0], **fields)
+        k = ropekit.append(k, q_weight=weights[1], **fields)
+    pairing = "half_split" if is_neox else "interleaved"
+    cos, sin = tables.chunk(2, -1)
+    fields = {"angle_mode": "table", "table_width": "half", "pairing_in": pairing}
+    q, k = (
+        x[0]
+        for x in ropekit.apply(
+            q[None], k[None], positions=positions[None], cos=cos, sin=sin, **fields
+        )
+    )
+    expected, cache = _pages(dtype, True), _pages(dtype, True)
+    impl.do_kv_cache_update(_Layer, k, v, expected, step.slot_mapping)
+    last = (tables, is_neox, cache, step.slot_mapping)
+    if norm:
+        q_out, k_out = torch.empty(tokens, widths[0], dtype=dtype), torch.empty_like(k)
+        impl.do_qk_norm_rope_kvcache_update(
+            _Layer, qkv, q_out, k_out, positions, *weights, 1e-6, *last
+        )
+    else:
+        q_out, k_out, own_v = qkv.split(widths, -1)
+        impl.do_rope_and_kv_cache_update(_Layer, q_out, k_out, own_v, positions, *last)
+    assert torch.equal(q_out.reshape(q.shape), q)
+    assert torch.equal(k_out.reshape(k.shape), k)
+    assert torch.equal(cache, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"alibi_slopes": [1.0] * _HEADS}, "alibi_slopes"),
+        ({"attn_type": "encoder_only"}, "encoder_only"),
+        ({"kv_cache_dtype": "int8_per_token_head"}, "int8_per_token_head"),
+    ],
+)
+def test_what_is_left_to_vllm(within, options, reason, caplog_vllm):
+    impl = _attention_of(**options)
+    assert isinstance(impl, CPUAttentionBackendImpl)
+    assert reason in caplog_vllm.text
+    assert "ropekit leaves a layer to CPU_ATTN" in caplog_vllm.text
+
+
+def test_another_version_is_left_alone(monkeypatch, caplog_vllm):
+    AttentionBackendEnum.CPU_ATTN.clear_override()
+    monkeypatch.setenv("ROPE_VLLM", "attention")
+    monkeypatch.setattr(vllm, "__version__", "0.31.1")
+    register()
+    assert not AttentionBackendEnum.CPU_ATTN.is_overridden()
+    assert "its version is 0.31.1; tested is 0.32.0" in caplog_vllm.text
+
+
+def test_a_wrong_part_is_an_error(monkeypatch):
+    monkeypatch.setenv("ROPE_VLLM", "attention,norm")
+    with pytest.raises(ValueError, match='ROPE_VLLM is "norm"; allowed is attention and rotation'):
+        register()
+
+
+def test_nothing_is_taken_unasked(monkeypatch):
+    AttentionBackendEnum.CPU_ATTN.clear_override()
+    monkeypatch.delenv("ROPE_VLLM", raising=False)
+    register()
+    assert not AttentionBackendEnum.CPU_ATTN.is_overridden()
+
+
+def test_batch_invariance_is_promised():
+    assert _attention.Backend.supports_batch_invariance()
