@@ -102,6 +102,22 @@ def run(rank: int, cases: list[tuple[Case, str]]) -> list[dict[str, Tensor]]:
     return [case.on_ranks(method) for case, method in cases]
 
 
+def compiled(rank: int) -> list[Tensor]:
+    """Gradients of a compiled function that calls attention, and of the function itself."""
+    case = Case(tokens=12)
+    layout = distributed.Layout.of(dist.group.WORLD, case.tokens)
+    given = {n: layout.shard(x) for n, x in case.tensors().items() if n != "sinks"}
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return distributed.attention(2 * q, k, v.sin(), layout=layout).cos()
+
+    found = []
+    for function in (attend, torch.compile(attend, backend="aot_eager")):
+        leaves = [given[n].clone().requires_grad_() for n in "qkv"]
+        found += torch.autograd.grad(function(*leaves), leaves, given["dout"])
+    return found
+
+
 def repeats(rank: int, method: str) -> dict[str, list[Tensor]]:
     """Results and gradients of three runs: as they are, again, and of a checkpoint."""
     case = Case(tokens=90, batch=2, heads=(6, 3), dtype=torch.bfloat16)
@@ -129,7 +145,9 @@ def _refusal(rank: int, **own: Any) -> str:
     """The error of a call of 12 tokens, otherwise as a Case's."""
     case = Case(tokens=12, **own)
     given = case.tensors()
-    layout = distributed.Layout.of(dist.group.WORLD, case.tokens, order=case.order)
+    layout = distributed.Layout.of(
+        dist.group.WORLD, case.tokens, order=case.order, cu_seqlens=case.cu_seqlens
+    )
     q, k, v = (layout.shard(given[name]) for name in "qkv")
     try:
         distributed.attention(q, k, v, layout=layout, **case.options)
@@ -147,6 +165,7 @@ def refusals(rank: int) -> dict[str, str]:
         "heads": {"heads": (4, 4)},
         "batch": {"batch": 2},
         "order": {"order": "contiguous"},
+        "sequences": {"cu_seqlens": (0, 5, 12)},
         "method": {"options": {"method": "ring"}},
         "refused": {"options": {"soft_cap": 3.0}},
         "positions": {"options": {"positions": torch.arange(4)}},

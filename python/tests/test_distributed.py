@@ -16,6 +16,8 @@ from distributed_cases import Case
 from ropekit.distributed import Call, Layout, Rates, costs
 from torch import Tensor
 
+pytestmark = pytest.mark.compiles  # its processes take seconds to begin
+
 CASES = {
     "causal": Case(),
     "full": Case(options={"causal": False}, batch=2),
@@ -30,7 +32,7 @@ CASES = {
     "packed, full, window": Case(
         cu_seqlens=(0, 20, 53), options={"causal": False, "window": 7, "window_right": 3}
     ),
-    "MLA": Case(heads=(4, 4), dims=(48, 32), options={"rotary_dim": 16, "rotary_offset": 32}),
+    "MLA": Case(heads=(4, 4), dims=(192, 128), options={"rotary_dim": 64, "rotary_offset": 128}),
     "dynamic": Case(options={"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 32}),
     "longrope": Case(
         cu_seqlens=(0, 40, 53),
@@ -102,6 +104,12 @@ def test_every_run_has_the_same_bits(method: str) -> None:
             assert all(map(torch.equal, found["first"], found[name])), name
 
 
+def test_a_compiled_function_has_the_bits_of_an_eager_one() -> None:
+    for found in ranks.run(2, distributed_cases.compiled):
+        assert isinstance(found, list), found
+        assert all(map(torch.equal, found[:3], found[3:]))
+
+
 # ---- layouts ----
 
 
@@ -155,6 +163,7 @@ def test_every_rank_learns_what_differs() -> None:
         "heads": "k's batch, heads and head_dim is (1, 2, 32) on rank 0 and (1, 4, 32) on rank 1",
         "batch": "q's batch, heads and head_dim",
         "order": "layout.order is zigzag on rank 0 and contiguous on rank 1",
+        "sequences": "layout.cu_seqlens is None on rank 0 and (0, 5, 12) on rank 1",
         "method": "method is allgather on rank 0 and ring on rank 1",
         "refused": "soft_cap",
         "positions": "positions is given",

@@ -20,6 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 EXAMPLE = Path(__file__).parents[2] / "examples/python/context_parallel.py"
 TOKENS = 29
+pytestmark = pytest.mark.compiles  # its processes take seconds to begin
 
 
 def layer() -> ropekit.RoPEAttention:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -143,7 +144,7 @@ class _Call:
                 "ropekit's version": version(),
                 "layout.tokens": layout.tokens,
                 "layout.order": layout.order,
-                "layout.cu_seqlens": str(layout.cu_seqlens)[:1000],
+                "layout.cu_seqlens": _shown(layout.cu_seqlens),
                 "method": self.method,
                 "config": self.settings.text,
                 "type of q": str(self.tensors[0].dtype),
@@ -285,6 +286,12 @@ def _checked(text: str, layout: Layout) -> Settings:
             "shards by ropekit.apply with their positions, and attend with rotate='none'"
         )
     return settings
+
+
+def _shown(bounds: tuple[int, ...] | None) -> str:
+    """Boundaries, of many the first ones and a digest of all."""
+    text = str(bounds)
+    return text if len(text) < 200 else f"{text[:100]}... {sha256(text.encode()).hexdigest()}"
 
 
 def _by_length(text: str) -> bool:
