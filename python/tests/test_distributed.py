@@ -14,6 +14,7 @@ import ropekit
 import torch
 from distributed_cases import Case
 from ropekit.distributed import Call, Layout, Rates, costs
+from ropekit.distributed.__main__ import main
 from torch import Tensor
 
 pytestmark = pytest.mark.compiles  # its processes take seconds to begin
@@ -207,6 +208,15 @@ def test_costs_follow_from_sizes_and_rates() -> None:
     assert str(costs(call, fast)).split()[0] == "predicted"
     with pytest.raises(ValueError, match="ranks is 0; allowed is > 0"):
         costs(replace(call, ranks=0), rates)
+
+
+def test_costs_of_many_devices_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--flops=5e14", "--bandwidth=50e9", "--ranks=8,1024", "--tokens=131072"])
+    few, many = capsys.readouterr().out.strip().split("\n\n")
+    assert few.startswith("131072 tokens on 8 devices, predicted:")
+    # of 7 other ranks' keys and values of 8 heads of 128, in 2 bytes, an eighth of the tokens
+    assert f"allgather: {7 / 8 * 8 * 256 * 2:.4g} bytes a token" in few
+    assert "ulysses" in few and "ulysses" not in many
 
 
 # ---- DTensor ----
