@@ -4,6 +4,7 @@
     scripts/context_parallel.py OUTPUT.json              NCCL, a process for each GPU
     scripts/context_parallel.py OUTPUT.json --ranks=4    gloo on CPUs, where there are fewer GPUs
     --tokens=32768,131072 --heads=32,8 --head-dim=128    the calls; --seconds=480 ends by then
+    --kernel=sm90        the same kernel for every length, without which GPUs' bits are not checked
 
 Each method is checked against one device at the shortest length: bits of what has one device's, a
 distance in units of the type elsewhere. Then forward, and forward and backward, are timed: median
@@ -56,19 +57,22 @@ class Bench:
         return [x.to(self.dtype) for x in made]
 
     def time(self, function: Any, alone: bool = False) -> float:
-        """Seconds of the slowest rank, or of rank 0 alone while the others wait."""
-        found = []
-        for _ in range(ROUNDS + 1):
-            self.wait()
-            start = time.perf_counter()
-            if not alone or self.rank == 0:
-                function()
-                self.synchronize()
-            found.append(time.perf_counter() - start)
-        took = torch.tensor(statistics.median(found[1:]) if not alone or self.rank == 0 else 0.0)
-        took = took.to(self.device)
-        dist.all_reduce(took, dist.ReduceOp.MAX)
-        return float(took)
+        """Seconds of the slowest rank, or of rank 0 alone while the others wait. What takes more
+        than a second is timed once."""
+        first = self.once(function, alone)  # which also begins what is made at first
+        rounds = ROUNDS if first < 1 else 1
+        return statistics.median(self.once(function, alone) for _ in range(rounds))
+
+    def once(self, function: Any, alone: bool) -> float:
+        self.wait()
+        start = time.perf_counter()
+        if not alone or self.rank == 0:
+            function()
+            self.synchronize()
+        took = time.perf_counter() - start if not alone or self.rank == 0 else 0.0
+        slowest = torch.tensor(took, device=self.device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        return float(slowest)
 
     def wait(self) -> None:
         self.synchronize()
@@ -103,6 +107,7 @@ def checked(bench: Bench, tokens: int) -> dict[str, Any]:
     wanted = derived(lambda *x: ropekit.attention(*x, kernel=bench.options.kernel), whole)
     divides = bench.options.heads[1] % bench.options.ranks == 0
     exact = {"allgather": 2, "ulysses": 4 if divides else 2, "ring": 0}
+    is_pinned = bench.options.kernel != "library" or not bench.is_cuda
     found: dict[str, Any] = {}
     for method in METHODS:
 
@@ -116,7 +121,8 @@ def checked(bench: Bench, tokens: int) -> dict[str, Any]:
             same = torch.equal(got[i], wanted[i])
             units = float(off) / torch.finfo(bench.dtype).eps
             repeats = torch.equal(got[i], again[i])
-            passed = repeats and units < 4 and (same or i >= exact[method])
+            needs_bits = is_pinned and i < exact[method]
+            passed = repeats and units < 4 and (same or not needs_bits)
             rows[name] = {"same_bits": same, "repeats": repeats, "eps": units, "passed": passed}
     return found
 
