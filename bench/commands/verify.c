@@ -1,5 +1,4 @@
 #include "bench/check/check.h"
-#include "bench/commands/by_position.h"
 #include "bench/commands/commands.h"
 #include "bench/measure/record.h"
 #include "bench/operation/operation.h"
@@ -63,11 +62,10 @@ int command_verify(options *o) {
     if (target_open(&t, o)) {
         bool passed = true;
         FILE *file = text_open(o->json);
-        if (o->tokens < 0 && !o->by_position)
+        if (o->tokens < 0)
             o->tokens = TOKENS;
         record_begin(&list, "verify", o, &t.info);
-        const bool done =
-            o->by_position ? by_position(o, &t, &list, file) : verify(o, &t, &list, file, &passed);
+        const bool done = verify(o, &t, &list, file, &passed);
         text_close(file);
         if (record_end(&list, o, done))
             status = passed ? EXIT_OK : EXIT_CHECK_FAILED;

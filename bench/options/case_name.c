@@ -121,7 +121,7 @@ static void print_field(FILE *file, const option_field *field, const cJSON *valu
 
 /* Prints the fields that are not usual, of a case or of how it was run. */
 static void print_fields(FILE *file, const options *o, bool of_case) {
-    static const char run[] = " by-position device threads seed ";
+    static const char run[] = " device threads seed ";
     const options usual = options_usual();
     for (int32_t i = 0; i < option_field_count; i++) {
         const option_field *field = &option_fields[i];

@@ -63,7 +63,6 @@ const char *const option_group_names[OPTION_GROUPS] = {"Run",
 const option_field option_fields[] = {
 #define GROUP OPTION_RUN
     FLAG("help", ALL, help, "print this text"),
-    FLAG("by-position", COMMAND_VERIFY, by_position, "errors of angles at positions up to 2^36"),
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
     FLAG("list", COMMAND_BENCH, list, "print the cases and measure none"),
     FLAG("quick", COMMAND_BENCH | COMMAND_DEMO | COMMAND_TUNE, quick, "fewer rounds and sizes"),

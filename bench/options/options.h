@@ -71,7 +71,7 @@ typedef struct options {
     const char *config, *layer_type, *suite, *output;
     int64_t seed, rounds, threads;
     bool allow_unread; /* fields about RoPE that nothing reads are but told */
-    bool by_position, json, quick, help, list;
+    bool json, quick, help, list;
 } options;
 
 /* Parses a command's arguments over the defaults, a --config file first. Returns false after a

@@ -136,7 +136,6 @@ def documented(tool_path, *arguments, **more):
         ["info", "--config=qwen3-next-80b"],
         ["info", "--config=qwen2-vl-7b"],
         ["verify", "--tokens=2"],
-        ["verify", "--by-position", "--tokens=2"],
         ["verify", "--attention", "--tokens=2"],
         ["bench", "--tokens=2", "--rounds=2"],
         ["bench", "--tokens=2", "--rounds=2", "--angle-mode=table", "--in-place"],
