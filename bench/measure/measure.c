@@ -30,7 +30,7 @@ typedef struct cost {
 
 /* Samples of one round. */
 typedef struct round_samples {
-    cost of[TRACKS];
+    cost calls;
     double floor[FLOORS_MOST][2]; /* before and after */
 } round_samples;
 
@@ -146,33 +146,16 @@ static bool look_at_floors(meter *m, round_samples *s, int side) {
     return true;
 }
 
-/* Calls first..last - 1, whose time is added to a track's, and to that of rotated inputs. */
-static bool look_at_calls(meter *m, round_samples *s, int which, int32_t first, int32_t last) {
-    for (m->call = m->w->calls + first; m->call < m->w->calls + last; m->call++) {
-        cost one = {0};
-        if (!look(m, of_kernel, &one.kernel, NULL) || !look(m, of_apply, &one.apply, &one.host))
+static bool look_at_calls(meter *m, cost *sum) {
+    *sum = (cost){0};
+    for (m->call = m->w->calls; m->call < m->w->calls + m->w->parts; m->call++)
+        if (!look(m, of_kernel, &sum->kernel, NULL) || !look(m, of_apply, &sum->apply, &sum->host))
             return false;
-        for (int t = which; t < (m->call->beside ? TRACKS : which + 1); t++) {
-            s->of[t].kernel += one.kernel;
-            s->of[t].apply += one.apply;
-            s->of[t].host += one.host;
-        }
-    }
     return true;
 }
 
-static bool look_at_whole(meter *m, round_samples *s) {
-    return look_at_calls(m, s, TRACK_WHOLE, 0, m->w->parts);
-}
-
-static bool look_at_steps(meter *m, round_samples *s) {
-    return look_at_calls(m, s, TRACK_STEPS, m->w->parts, m->w->timed_count);
-}
-
-static bool one_round(meter *m, round_samples *s, bool steps_first) {
-    memset(s->of, 0, sizeof s->of);
-    return look_at_floors(m, s, 0) && (!steps_first || look_at_steps(m, s)) &&
-           look_at_whole(m, s) && (steps_first || look_at_steps(m, s)) && look_at_floors(m, s, 1);
+static bool one_round(meter *m, round_samples *s) {
+    return look_at_floors(m, s, 0) && look_at_calls(m, &s->calls) && look_at_floors(m, s, 1);
 }
 
 /* --- what the rounds say --- */
@@ -191,25 +174,19 @@ summary measure_summary(double *values, int64_t count) {
 
 /* What is summarized of a round, with a floor. */
 typedef struct figures {
-    double floor, self_ratio, gain, tax;
-    double kernel[TRACKS], apply[TRACKS], host[TRACKS], kernel_ratio[TRACKS], apply_ratio[TRACKS];
+    double floor, self_ratio, kernel, apply, host, kernel_ratio, apply_ratio;
 } figures;
 
 static figures figures_of(const round_samples *s, int32_t floor) {
     const double *pair = s->floor[floor], mean = 0.5 * (pair[0] + pair[1]);
-    const cost *whole = &s->of[TRACK_WHOLE];
-    figures f = {.floor = mean,
-                 .self_ratio = pair[0] / pair[1],
-                 .gain = s->of[TRACK_STEPS].kernel / whole->kernel,
-                 .tax = whole->kernel / s->of[TRACK_ROTATED].kernel};
-    for (int t = 0; t < TRACKS; t++) {
-        f.kernel[t] = s->of[t].kernel;
-        f.apply[t] = s->of[t].apply;
-        f.host[t] = s->of[t].host;
-        f.kernel_ratio[t] = mean / s->of[t].kernel;
-        f.apply_ratio[t] = mean / s->of[t].apply;
-    }
-    return f;
+    const cost *calls = &s->calls;
+    return (figures){.floor = mean,
+                     .self_ratio = pair[0] / pair[1],
+                     .kernel = calls->kernel,
+                     .apply = calls->apply,
+                     .host = calls->host,
+                     .kernel_ratio = mean / calls->kernel,
+                     .apply_ratio = mean / calls->apply};
 }
 
 /* Of the figure at an offset in figures. */
@@ -240,17 +217,14 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
         .floor_kernel = rope_device_kernel(m->w->device, floor_operation(m->floor_kind), best),
         .floor = SUMMARY(floor),
         .self_ratio = SUMMARY(self_ratio),
+        .kernel = SUMMARY(kernel),
+        .apply = SUMMARY(apply),
+        .kernel_ratio = SUMMARY(kernel_ratio),
+        .apply_ratio = SUMMARY(apply_ratio),
+        .host = SUMMARY(host),
         .rounds = rounds,
         .iterations = m->iterations,
     };
-    for (int t = 0; t < TRACKS; t++)
-        if (s->of[t].kernel > 0)
-            out->of[t] = (track){SUMMARY(kernel[t]), SUMMARY(apply[t]), SUMMARY(kernel_ratio[t]),
-                                 SUMMARY(apply_ratio[t]), SUMMARY(host[t])};
-    if (s->of[TRACK_STEPS].kernel > 0)
-        out->gain = SUMMARY(gain);
-    if (s->of[TRACK_ROTATED].kernel > 0)
-        out->tax = SUMMARY(tax);
 }
 
 bool measure_run(const workload *w, int64_t rounds, measurement *out) {
@@ -264,12 +238,12 @@ bool measure_run(const workload *w, int64_t rounds, measurement *out) {
            rope_device_kernel(w->device, floor_operation(m.floor_kind), m.floors))
         m.floors++;
     round_samples *samples = calloc((size_t)rounds, sizeof *samples);
-    bool ready = samples && calibrate(&m) && one_round(&m, &samples[0], false); /* warms up */
+    bool ready = samples && calibrate(&m) && one_round(&m, &samples[0]); /* warms up */
     int64_t done = 0;
     const double begin = measure_now();
     while (ready && done < rounds &&
            (!w->o->attention || done < ROUNDS_LEAST || measure_now() - begin < CASE_SECONDS)) {
-        ready = one_round(&m, &samples[done], done % 2);
+        ready = one_round(&m, &samples[done]);
         done++;
     }
     if (ready)

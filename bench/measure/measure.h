@@ -2,8 +2,7 @@
  * How a case is timed: in every round its kernels, its public calls and each copy (in place:
  * update) kernel of the backend over the same bytes, the latter before and after. The fastest copy
  * by its median is the floor; ratios are taken within a round, so that drift of the clock cancels.
- * Where a case has steps that do the same one after the other, every round has them too, behind the
- * whole and ahead of it alternately. The time of several calls is the sum of theirs.
+ * The time of several calls is the sum of theirs.
  */
 #ifndef ROPEKIT_BENCH_MEASURE_H
 #define ROPEKIT_BENCH_MEASURE_H
@@ -15,22 +14,13 @@ typedef struct summary {
     double median, low, high;
 } summary;
 
-/* What is timed of a case: itself, its steps, and of those what attends on rotated inputs. */
-enum { TRACK_WHOLE, TRACK_STEPS, TRACK_ROTATED, TRACKS };
-
-typedef struct track {
-    summary kernel, apply;             /* seconds of one run; 0: the case has no such track */
-    summary kernel_ratio, apply_ratio; /* the floor's seconds over these: 1 is the floor */
-    summary host;                      /* the host's seconds for one run of the calls */
-} track;
-
 typedef struct measurement {
     const char *floor_kernel;
-    summary floor;      /* seconds of one copy */
-    summary self_ratio; /* floor before over floor after: how far 1 is from 1 */
-    track of[TRACKS];
-    summary gain; /* kernels: seconds of the steps over those of the whole, or 0 */
-    summary tax;  /* kernels: seconds of the whole over those on rotated inputs, or 0 */
+    summary floor;                     /* seconds of one copy */
+    summary self_ratio;                /* floor before over floor after: how far 1 is from 1 */
+    summary kernel, apply;             /* seconds of one run */
+    summary kernel_ratio, apply_ratio; /* the floor's seconds over these: 1 is the floor */
+    summary host;                      /* the host's seconds for one run of the calls */
     int64_t rounds, iterations;
 } measurement;
 

@@ -234,25 +234,12 @@ static void add_checked(cJSON *record, const check_result *r) {
     cJSON_AddNumberToObject(checked, "worst", r->worst);
 }
 
-static void add_kernels(cJSON *record, const workload *w, int which) {
-    char kernels[WORKLOAD_KERNELS];
-    if (which == TRACK_WHOLE)
-        snprintf(kernels, sizeof kernels, "%s", w->kernel);
-    else
-        workload_kernels(w, w->parts, w->timed_count, which == TRACK_ROTATED, kernels);
-    cJSON_AddStringToObject(record, "kernel", kernels);
-}
-
-/* Each track is an implementation of its own. */
-static cJSON *add_track(record_list *list, const options *o, const workload *w,
-                        const measurement *m, int which) {
-    static const char *const names[TRACKS] = {"ropekit", "ropekit, step after step",
-                                              "ropekit, rotated inputs"};
-    const track *t = &m->of[which];
+void record_measurement(record_list *list, const options *o, const workload *w,
+                        const measurement *m, const check_result *checked) {
     const double bytes = 2.0 * (double)w->floor_bytes;
     cJSON *record = record_case(list, o);
-    cJSON_AddStringToObject(record, "implementation", names[which]);
-    add_kernels(record, w, which);
+    cJSON_AddStringToObject(record, "implementation", "ropekit");
+    cJSON_AddStringToObject(record, "kernel", w->kernel);
     cJSON_AddNumberToObject(record, "bytes", bytes);
     if (w->flops > 0)
         cJSON_AddNumberToObject(record, "flops", w->flops);
@@ -260,24 +247,13 @@ static cJSON *add_track(record_list *list, const options *o, const workload *w,
     cJSON_AddNumberToObject(record, "sets", (double)w->set_count);
     cJSON_AddNumberToObject(record, "rounds", (double)m->rounds);
     cJSON_AddNumberToObject(record, "iterations", (double)m->iterations);
-    add_timing(record, "replay", &t->kernel, &t->kernel_ratio, bytes);
-    cJSON *eager = add_timing(record, "eager", &t->apply, &t->apply_ratio, bytes);
-    cJSON_AddNumberToObject(eager, "host_seconds", t->host.median);
+    add_timing(record, "replay", &m->kernel, &m->kernel_ratio, bytes);
+    cJSON *eager = add_timing(record, "eager", &m->apply, &m->apply_ratio, bytes);
+    cJSON_AddNumberToObject(eager, "host_seconds", m->host.median);
     cJSON *floor = add_timing(record, "floor", &m->floor, NULL, bytes);
     cJSON_AddStringToObject(floor, "kernel", m->floor_kernel);
     add_summary(record, "self_ratio", &m->self_ratio);
-    return record;
-}
-
-void record_measurement(record_list *list, const options *o, const workload *w,
-                        const measurement *m, const check_result *checked) {
-    for (int t = 0; t < TRACKS; t++)
-        if (m->of[t].kernel.median > 0) {
-            cJSON *record = add_track(list, o, w, m, t);
-            add_checked(record, checked);
-            if (t == TRACK_WHOLE && m->tax.median > 0)
-                add_summary(record, "tax", &m->tax);
-        }
+    add_checked(record, checked);
 }
 
 void record_check(cJSON *record, const check_result *r) {

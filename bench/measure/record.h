@@ -35,7 +35,7 @@ void record_shape(cJSON *record, const options *o);
 void record_layer(cJSON *record, const options *o);
 /* Adds a record with a case's suite, label, options and shape. */
 cJSON *record_case(record_list *list, const options *o);
-/* Adds a measurement whose output was compared with the oracle, and those of its steps. */
+/* Adds a measurement whose output was compared with the oracle. */
 void record_measurement(record_list *list, const options *o, const workload *w,
                         const measurement *m, const check_result *checked);
 /* States what the oracle found. */

@@ -8,7 +8,7 @@
 void suite_table_begin(suite_table *s, const char *suite) {
     *s = (suite_table){.suite = suite};
     table_begin(&s->t, "case|B x T|*D|*dtype|*cache|*data|time|GB/s|TFLOP/s|copy|of copy|quartiles|"
-                       "tax|steps|tables|A/A|call|host|*kernel");
+                       "tables|A/A|call|host|*kernel");
 }
 
 /* A number, where it was measured. */
@@ -21,12 +21,11 @@ static void add(table *t, const char *format, double number, bool known) {
 
 void suite_table_add(suite_table *s, const options *o, const workload *w, const measurement *m) {
     table *t = &s->t;
-    const track *whole = &m->of[TRACK_WHOLE];
-    const summary *ratio = &whole->kernel_ratio;
-    const double bytes = 2.0 * (double)w->floor_bytes, seconds = whole->kernel.median;
+    const summary *ratio = &m->kernel_ratio;
+    const double bytes = 2.0 * (double)w->floor_bytes, seconds = m->kernel.median;
     const double repeat = fabs(m->self_ratio.median - 1);
     const size_t tables = measure_table_bytes(w, o);
-    const bool tax = m->tax.median > 0, steps = m->gain.median > 0, copies = !o->attention;
+    const bool copies = !o->attention;
     table_cell(t, "%s", o->label && *o->label ? o->label : "-");
     table_cell(t, "%lld x %lld", (long long)o->batch, (long long)o->tokens);
     table_cell(t, "%d", o->desc.head_dim);
@@ -42,16 +41,12 @@ void suite_table_add(suite_table *s, const options *o, const workload *w, const 
         table_cell(t, "%.0f..%.0f %%", 100 * ratio->low, 100 * ratio->high);
     else
         table_cell(t, "-");
-    add(t, "%.1f %%", 100 * (m->tax.median - 1), tax);
-    add(t, "%.2fx", m->gain.median, steps);
     table_cell(t, "%s", tables ? format_bytes((double)tables).text : "-");
     table_cell(t, "%.1f %%", 100 * repeat);
-    table_cell(t, "%s", format_seconds(whole->apply.median).text);
-    table_cell(t, "%s", format_seconds(whole->host.median).text);
+    table_cell(t, "%s", format_seconds(m->apply.median).text);
+    table_cell(t, "%s", format_seconds(m->host.median).text);
     table_cell(t, "%s", w->kernel);
     s->worst_repeat = repeat > s->worst_repeat ? repeat : s->worst_repeat;
-    s->steps = s->steps || steps;
-    s->tax = s->tax || tax;
     s->rows++;
 }
 
@@ -61,10 +56,6 @@ void suite_table_end(suite_table *s, FILE *file) {
         table_print(&s->t, file);
         fprintf(file, "A/A: one copy before and after each kernel disagrees by at most %.1f %%\n",
                 100 * s->worst_repeat);
-        if (s->steps)
-            fputs("steps: calls that do a step each take as many times as long\n", file);
-        if (s->tax)
-            fputs("tax: time above that of attention alone on rotated inputs\n", file);
     }
     table_end(&s->t);
 }

@@ -8,7 +8,6 @@
 typedef struct suite_table {
     table t;
     const char *suite;   /* NULL: cases of the command line */
-    bool steps, tax;     /* whether a row has them */
     double worst_repeat; /* largest of |self_ratio - 1| */
     int64_t rows;
 } suite_table;

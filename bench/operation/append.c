@@ -26,7 +26,6 @@ static void lay_out(workload *w) {
         const int32_t dtype = o->desc.dtype, stored = shape_store_dtype(o, t);
         if (!shape_in_place(o, t))
             w->in[t] = workload_take(&w->in_bytes, dtype, elements);
-        w->between[t] = workload_take(&w->scratch_bytes, dtype, elements);
         if (shape_is_cached(o, t))
             w->cache[t] = workload_take(&w->out_bytes, stored,
                                         shape_product(shape_pages(o), shape_page_size(o),
@@ -218,7 +217,5 @@ bool append_create(workload *w) {
     for (int64_t i = 0; i < w->set_count; i++)
         ((rope_append_args *)w->calls[0].sets)[i] = append_args_on(
             w, &w->on_device.append, workload_set(w, w->source, i), workload_set(w, w->target, i));
-    const bool ready = shape_moves(o) || append_add_steps(w);
-    w->timed_count = w->call_count;
-    return ready;
+    return true;
 }

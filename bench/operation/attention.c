@@ -135,7 +135,6 @@ static bool add(workload *w, const direction *d, char *between) {
         return false;
     }
     w->call_count++;
-    c->beside = between != NULL;
     if (between) {
         rope_args *r = &fixed.rope;
         r->cos = r->sin = r->position_ids = r->sequence_offsets = r->sequence_lengths = NULL;
@@ -352,9 +351,7 @@ bool attention_create(workload *w) {
     if (!create_set(w) || !add_both(w, NULL) || (w->o->backward && !fill_results(w)))
         return false;
     w->parts = w->call_count;
-    const bool added = add_steps(w);
-    w->timed_count = w->call_count;
-    return added;
+    return add_steps(w);
 }
 
 /* --- kernels one by one --- */

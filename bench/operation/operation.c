@@ -5,9 +5,7 @@ bool workload_create(workload *w, const options *o, rope_device *device, int64_t
     const bool ready = o->append      ? append_create(w)
                        : o->attention ? attention_create(w)
                                       : rope_create(w);
-    if (ready && w->parts > 1)
-        workload_kernels(w, 0, w->parts, false, w->kernel);
-    else if (ready)
-        snprintf(w->kernel, sizeof w->kernel, "%s", workload_kernel(&w->calls[0]));
+    if (ready)
+        workload_kernels(w);
     return ready;
 }

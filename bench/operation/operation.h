@@ -10,9 +10,8 @@ bool workload_create(workload *w, const options *o, rope_device *device, int64_t
 
 /* Of one that was begun. */
 bool rope_create(workload *w);
-/* The whole, then its steps. */
 bool append_create(workload *w);
-/* With --backward its backward too; then, where it rotates, the steps. */
+/* With --backward its backward too; then, where it rotates, the steps that it is compared with. */
 bool attention_create(workload *w);
 
 /* A set of arguments over memory of the device or the host. */
@@ -25,9 +24,6 @@ rope_attention_args attention_args_on(const workload *w, const rope_attention_ar
 rope_attention_backward_args attention_backward_args_on(const workload *w,
                                                         const rope_attention_args *forward,
                                                         char *in, char *between, char *out);
-
-/* norm, rope_apply and store of append, a call for each that it has. */
-bool append_add_steps(workload *w);
 
 /* For `ropekit tune`: tensors of attention without calls, of a backward with the forward, as call
  * 0.

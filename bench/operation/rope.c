@@ -38,7 +38,7 @@ bool rope_create(workload *w) {
         return false;
     }
     c->plan = plan;
-    w->call_count = w->timed_count = 1;
+    w->call_count = 1;
     if (!workload_allocate(w))
         return false;
     if (o->in_place)

@@ -129,21 +129,13 @@ const char *workload_kernel(const workload_call *c) {
     return taken ? taken : rope_plan_kernel(c->plan);
 }
 
-void workload_kernels(const workload *w, int32_t first, int32_t last, bool beside,
-                      char text[WORKLOAD_KERNELS]) {
+void workload_kernels(workload *w) {
+    const bool several = w->parts > 1;
     size_t used = 0;
-    bool several = false;
-    for (int32_t i = first; i < last; i++)
-        used += w->calls[i].beside || !beside;
-    several = used > 1;
-    used = 0;
-    text[0] = '\0';
-    for (const workload_call *c = w->calls + first; c < w->calls + last && used < WORKLOAD_KERNELS;
-         c++)
-        if (c->beside || !beside)
-            used +=
-                (size_t)snprintf(text + used, WORKLOAD_KERNELS - used, "%s%s%s%s", used ? ", " : "",
-                                 several ? c->name : "", several ? ": " : "", workload_kernel(c));
+    for (int32_t i = 0; i < w->parts && used < WORKLOAD_KERNELS; i++)
+        used += (size_t)snprintf(w->kernel + used, WORKLOAD_KERNELS - used, "%s%s%s%s",
+                                 i ? ", " : "", several ? w->calls[i].name : "",
+                                 several ? ": " : "", workload_kernel(&w->calls[i]));
 }
 
 void workload_destroy(workload *w) {

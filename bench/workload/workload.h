@@ -12,7 +12,6 @@ typedef struct workload_call {
     void *sets;
     size_t size; /* of the arguments of one set */
     void *workspace;
-    bool beside; /* of the steps, what the whole is compared with */
 } workload_call;
 #define WORKLOAD_CALLS 10
 /* Longest list of kernels. */
@@ -35,10 +34,9 @@ typedef struct workload_args {
 typedef struct workload {
     const options *o;
     rope_device *device;
-    /* What the options ask for, in `parts` calls; then steps that do the same one after the other,
-     * where there are any. */
+    /* What the options ask for, in `parts` calls; then of attention steps that do the same. */
     workload_call calls[WORKLOAD_CALLS];
-    int32_t parts, call_count, timed_count;
+    int32_t parts, call_count;
     char kernel[WORKLOAD_KERNELS]; /* of the parts */
     rope_desc desc;                /* without a frequency rule where angle_mode is table */
     rope_append_desc append;
@@ -71,12 +69,11 @@ char *workload_fetch(workload *w);
 
 /* The kernel that a call takes, of those that its plan has. */
 const char *workload_kernel(const workload_call *call);
-/* Kernels of calls first..last - 1, or of those beside the whole, each behind its call's name. */
-void workload_kernels(const workload *w, int32_t first, int32_t last, bool beside,
-                      char text[WORKLOAD_KERNELS]);
 
 /* --- for operations --- */
 
+/* Names the kernels of the parts, of several each behind its call's name. */
+void workload_kernels(workload *w);
 /* A workload that has nothing yet. */
 void workload_begin(workload *w, const options *o, rope_device *device, int64_t sets);
 /* The next array of a slab of which `used` bytes are taken. */

@@ -67,7 +67,7 @@ def row(record):
     found |= {"runs": record["kernel"], "host": rounded(1e9 * record["eager"]["host_seconds"])}
     found |= {"copy": times(record["floor"], ["median"])[0], "a_a": rounded(record["self_ratio"]["median"])}
     found["share"] = rounded(record.get("replay", record["eager"])["ratio"]["median"])
-    return found | ({"tax": rounded(record["tax"]["median"])} if "tax" in record else {})
+    return found
 
 
 def short(document):

@@ -19,7 +19,7 @@ from ropekit_bench.report.tables import (
 
 NONE = "No run is in bench/results."
 WORK = {"append": "append", "attention": "attention", "attention-backward": "attention and its backward"}
-OF_THE_PAGE = ("A/A", "call", "over naive", "tax", "runs")  # columns that figures.md goes without
+OF_THE_PAGE = ("A/A", "call", "over naive", "runs")  # columns that figures.md goes without
 MOST_BEHIND = 8  # of a suite, the largest losses
 
 

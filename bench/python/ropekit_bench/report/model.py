@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 CALL = "ropekit"  # the C call, which stands beside the copy and the peers
-STEPS = "ropekit, step after step"  # what append or attention does, each step a call
+STEPS = "ropekit, step after step"  # of stored runs of the tool; "ropekit steps" is that of ropekit-peers
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 

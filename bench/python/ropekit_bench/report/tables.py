@@ -93,7 +93,6 @@ def columns(suite):
         ("call", lambda c: duration((c.rows.get(CALL) or c.ours)["call"][0])),
         ("over naive", lambda c: times(naive(c))),
         ("over steps", lambda c: times(c.over_steps)),
-        ("tax", of_ours("tax", lambda tax: percent(tax - 1, 1))),
         ("runs", of_ours("runs", str)),
     ]
     cells = [c for c in suite.cells if c.ours]
