@@ -117,14 +117,12 @@ static bool run_cases(bench_run *run, const options *o) {
             format_amount(target_threads(), "thread").text, format_amount(o->rounds, "round").text);
     if (o->dtype_is_assumed)
         fprintf(run->file, "%s\n", options_dtype(o));
-    record_complete(&run->list, run->cases, run->count, false);
     suite_table_begin(&run->table, run->count ? run->cases[0].suite_of : NULL);
     for (int32_t i = 0; i < run->count && done; i++) {
         message_progress(i + 1, run->count, case_name(&run->cases[i]));
         done = turn_page(run, &run->cases[i]) && run_case(run, &run->cases[i]);
     }
     message_progress(0, 0, NULL);
-    record_complete(&run->list, run->cases, run->count, true);
     suite_table_end(&run->table, run->file);
     if (run->checked)
         fprintf(run->file, "\nchecked %lld outputs of the timed cases, %lld outside their bound\n",

@@ -1,64 +1,30 @@
-/* sched_getaffinity, sched_getcpu and environ. */
+/* environ. */
 #define _GNU_SOURCE
 #include "bench/measure/environment.h"
 
 #include "bench/workload/target.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
-/* Copies the value of the first line of /proc/cpuinfo that starts with key. */
-static bool cpu_field(const char *key, char *value, size_t size) {
+/* The processor as /proc/cpuinfo names it, where it does. */
+static void add_model(cJSON *host) {
+    static const char key[] = "model name";
     FILE *file = fopen("/proc/cpuinfo", "r");
     char line[256];
-    bool found = false;
-    while (file && !found && fgets(line, sizeof line, file)) {
+    while (file && fgets(line, sizeof line, file)) {
         const char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, key, strlen(key)) != 0)
+        if (!colon || strncmp(line, key, sizeof key - 1) != 0)
             continue;
-        snprintf(value, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        found = true;
+        line[strcspn(line, "\n")] = '\0';
+        cJSON_AddStringToObject(host, "cpu", colon + 2);
+        break;
     }
     if (file)
         fclose(file);
-    return found;
-}
-
-static double cpu_mhz(void) {
-    char value[64];
-    return cpu_field("cpu MHz", value, sizeof value) ? strtod(value, NULL) : 0;
-}
-
-/* Processors that the process may use. */
-static void add_affinity(cJSON *placement) {
-    cpu_set_t set;
-    cJSON *list = cJSON_AddArrayToObject(placement, "allowed");
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-            if (CPU_ISSET(cpu, &set))
-                cJSON_AddItemToArray(list, cJSON_CreateNumber(cpu));
-}
-
-/* The processor that each OpenMP thread runs on at this moment. */
-static void add_threads(cJSON *placement) {
-    int32_t threads = target_threads();
-    int *cpus = calloc((size_t)threads, sizeof *cpus);
-    if (!cpus)
-        return;
-    cpus[0] = sched_getcpu();
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads)
-    cpus[omp_get_thread_num()] = sched_getcpu();
-#endif
-    cJSON_AddItemToObject(placement, "used", cJSON_CreateIntArray(cpus, threads));
-    free(cpus);
 }
 
 /* What the CPU backend was told by variables (docs/testing.md). */
@@ -79,23 +45,19 @@ static void add_host(cJSON *document) {
     char value[128];
     struct utsname system;
     cJSON *host = cJSON_AddObjectToObject(document, "host");
-    if (cpu_field("model name", value, sizeof value))
-        cJSON_AddStringToObject(host, "cpu", value);
+    add_model(host);
     if (uname(&system) == 0) {
         int version = (int)strcspn(system.release, "-"); /* without the name of a build */
         snprintf(value, sizeof value, "%.40s %.*s %.20s", system.sysname, version, system.release,
                  system.machine);
         cJSON_AddStringToObject(host, "system", value);
     }
-    cJSON_AddNumberToObject(host, "mhz", cpu_mhz());
     cJSON_AddNumberToObject(host, "threads", target_threads());
     add_settings(host);
     cJSON *placement = cJSON_AddObjectToObject(host, "placement");
     const char *bind = getenv("OMP_PROC_BIND"), *places = getenv("OMP_PLACES");
     cJSON_AddStringToObject(placement, "bind", bind ? bind : "");
     cJSON_AddStringToObject(placement, "places", places ? places : "");
-    add_affinity(placement);
-    add_threads(placement);
 }
 
 void environment_add(cJSON *document) {
@@ -121,49 +83,18 @@ static void write_identity(int index, char *text, size_t size) {
         snprintf(text, size, "%d", index);
 }
 
-/* One line of nvidia-smi, fields separated by ", "; empty where there is none. */
-static void query_nvidia(int index, char *line, size_t size) {
-    char identity[80], command[256];
-    write_identity(index, identity, sizeof identity);
+void environment_add_driver(cJSON *device) {
+    char identity[80], command[160], line[64] = "";
+    if (strcmp(cJSON_GetStringValue(cJSON_GetObjectItem(device, "backend")), "cuda") != 0)
+        return;
+    write_identity(cJSON_GetObjectItem(device, "index")->valueint, identity, sizeof identity);
     snprintf(command, sizeof command,
-             "nvidia-smi -i %s --query-gpu=driver_version,clocks.sm,clocks.mem,temperature.gpu,"
-             "power.draw --format=csv,noheader,nounits 2>/dev/null",
+             "nvidia-smi -i %s --query-gpu=driver_version --format=csv,noheader 2>/dev/null",
              identity);
     FILE *answer = popen(command, "r");
-    line[0] = '\0';
-    if (answer && !fgets(line, (int)size, answer))
-        line[0] = '\0';
-    if (answer && pclose(answer) != 0)
-        line[0] = '\0';
-}
-
-static void add_sample(cJSON *device, const char *moment, const char *const *names,
-                       const double *values, int count) {
-    cJSON *clocks = cJSON_GetObjectItem(device, "clocks");
-    if (!clocks)
-        clocks = cJSON_AddArrayToObject(device, "clocks");
-    cJSON *sample = cJSON_CreateObject();
-    cJSON_AddItemToArray(clocks, sample);
-    cJSON_AddStringToObject(sample, "moment", moment);
-    for (int i = 0; i < count; i++)
-        cJSON_AddNumberToObject(sample, names[i], values[i]);
-}
-
-void environment_add_clocks(cJSON *device, const char *moment) {
-    static const char *const names[] = {"core_mhz", "memory_mhz", "celsius", "watts"};
-    const char *backend = cJSON_GetStringValue(cJSON_GetObjectItem(device, "backend"));
-    double values[4] = {0};
-    char line[256], driver[64];
-    if (strcmp(backend, "cpu") == 0) {
-        values[0] = cpu_mhz();
-        add_sample(device, moment, names, values, 1);
-        return;
+    const bool read = answer && fgets(line, sizeof line, answer);
+    if (answer && pclose(answer) == 0 && read) {
+        line[strcspn(line, "\n")] = '\0';
+        cJSON_AddStringToObject(device, "driver", line);
     }
-    query_nvidia(cJSON_GetObjectItem(device, "index")->valueint, line, sizeof line);
-    if (strcmp(backend, "cuda") != 0 || sscanf(line, "%63[^,], %lf, %lf, %lf, %lf", driver,
-                                               &values[0], &values[1], &values[2], &values[3]) < 3)
-        return;
-    if (!cJSON_HasObjectItem(device, "driver"))
-        cJSON_AddStringToObject(device, "driver", driver);
-    add_sample(device, moment, names, values, 4);
 }

@@ -1,4 +1,4 @@
-/* What a result depends on beside the library: host, threads, driver, clocks. */
+/* What a result depends on beside the library: host, threads, driver. */
 #ifndef ROPEKIT_BENCH_ENVIRONMENT_H
 #define ROPEKIT_BENCH_ENVIRONMENT_H
 
@@ -8,7 +8,7 @@
 
 /* Adds "build" and "host" to a document. */
 void environment_add(cJSON *document);
-/* Adds to a document's "device" its driver, where known, and appends its clocks of this moment. */
-void environment_add_clocks(cJSON *device, const char *moment);
+/* Adds to a document's "device" its driver, where known. */
+void environment_add_driver(cJSON *device);
 
 #endif

@@ -17,7 +17,7 @@ static void add_device(cJSON *document, const options *o, const rope_device_info
     cJSON_AddNumberToObject(device, "memory_bytes", (double)info->memory_bytes);
     cJSON_AddNumberToObject(device, "cache_bytes", (double)info->cache_bytes);
     cJSON_AddNumberToObject(device, "compute_units", info->compute_units);
-    environment_add_clocks(device, "begin");
+    environment_add_driver(device);
 }
 
 void record_begin(record_list *list, const char *command, const options *o,
@@ -39,16 +39,6 @@ void record_begin(record_list *list, const char *command, const options *o,
     if (device)
         add_device(document, o, device);
     *list = (record_list){document, cJSON_AddArrayToObject(document, "records")};
-}
-
-void record_complete(record_list *list, const options *cases, int32_t count, bool complete) {
-    cJSON_DeleteItemFromObject(list->document, "suites");
-    cJSON_DeleteItemFromObject(list->document, "complete");
-    cJSON *suites = cJSON_AddObjectToObject(list->document, "suites");
-    for (const options *c = cases; c < cases + count; c++)
-        if (!cJSON_HasObjectItem(suites, c->suite_of ? c->suite_of : ""))
-            cJSON_AddBoolToObject(suites, c->suite_of ? c->suite_of : "", complete);
-    cJSON_AddBoolToObject(list->document, "complete", complete);
 }
 
 cJSON *record_add(record_list *list) {

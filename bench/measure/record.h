@@ -12,7 +12,7 @@
 #include <cjson/cJSON.h>
 
 #define RECORD_SCHEMA "ropekit-results"
-#define RECORD_VERSION 2
+#define RECORD_VERSION 3
 
 typedef struct record_list {
     cJSON *document, *records;
@@ -21,8 +21,6 @@ typedef struct record_list {
 /* Starts a document; device may be NULL. */
 void record_begin(record_list *list, const char *command, const options *o,
                   const rope_device_info *device);
-/* States whether all cases of their suites were run; "" is that of cases outside suites. */
-void record_complete(record_list *list, const options *cases, int32_t count, bool complete);
 /* Adds an empty record. */
 cJSON *record_add(record_list *list);
 /* Adds one with a name, unless that is NULL that of the case, the command that repeats it and its

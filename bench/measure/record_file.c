@@ -1,4 +1,3 @@
-#include "bench/measure/environment.h"
 #include "bench/measure/record.h"
 #include "bench/output/message.h"
 
@@ -75,9 +74,6 @@ bool record_save(const record_list *list, const options *o) {
 }
 
 bool record_end(record_list *list, const options *o, bool done) {
-    cJSON *device = cJSON_GetObjectItem(list->document, "device");
-    if (device)
-        environment_add_clocks(device, "end");
     done = done && record_save(list, o) &&
            (!o->json || (write_document(list, stdout) && text_flush(stdout)));
     cJSON_Delete(list->document);

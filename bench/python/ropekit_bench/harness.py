@@ -145,9 +145,6 @@ def main(arguments=None):
             print("interrupted; what was measured is kept", file=sys.stderr)
         except RuntimeError as error:  # a peer broke the device
             print(f"{error}; what was measured is kept", file=sys.stderr)
-        clocks = tool.list("overhead", False)["device"].get("clocks", [])
-        for sample in clocks[:1]:
-            document["device"].setdefault("clocks", [])[1:] = [{**sample, "moment": "end"}]
         results.write(document, options.output)
         results.check(document, options.output)
     except (ToolError, results.ResultsError, OSError) as error:

@@ -203,7 +203,7 @@ def test_what_is_no_result_is_refused(document, tmp_path, capsys):
         path.write_text(text)
         assert command.main([str(path)]) == 2
         assert said in capsys.readouterr().err
-    document["host"]["mhz"] = float("nan")
+    document["host"]["threads"] = float("nan")
     with pytest.raises(results.ResultsError, match="not JSON compliant"):
         results.write(document, path)
     assert path.read_text() == "not JSON"
