@@ -537,20 +537,20 @@ TEST(attention_values, masks_as_drawn) {
         {ROPE_MASK_CAUSAL, 2, 0, 0, {".##...", "..##..", "...##.", "....##"}, NULL, NULL},
         {ROPE_MASK_FULL, 2, 1, 0, {".###..", "..###.", "...###", "....##"}, NULL, NULL},
         {ROPE_MASK_CAUSAL, 0, 0, 2, {"..#...", "..##..", "....#.", "....##"}, NULL, NULL},
-        {ROPE_MASK_TREE, 0, 0, 0, {"###...", "####..", "###.#.", "##.#.#"}, NULL, NULL},
+        {ROPE_MASK_TREE, 0, 0, 0, {"###...", "####..", "###.#.", "####.#"}, NULL, NULL},
         {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "....#.", ".....#"}, NULL, NULL},
         {ROPE_MASK_TREE, 3, 0, 0, {"###...", ".###..", "..#.#.", "...#.#"}, NULL, NULL},
         {ROPE_MASK_TREE, 0, 0, 2, {"..#...", "..##..", "....#.", ".....#"}, NULL, NULL},
-        {ROPE_MASK_TREE, 3, 0, 0, {"###...", ".###..", ".##.#.", "...#.#"}, depths, NULL},
+        {ROPE_MASK_TREE, 3, 0, 0, {"###...", ".###..", ".##.#.", "..##.#"}, depths, NULL},
         {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "..#.#.", "...#.#"}, depths, NULL},
         {ROPE_MASK_TREE, 1, 0, 0, {"..#...", "...#..", "....#.", ".....#"}, depths, NULL},
         {ROPE_MASK_TREE, 0, 0, 2, {"..#...", "..##..", "..#.#.", ".....#"}, depths, NULL},
         {ROPE_MASK_TREE, 2, 0, 3, {".##...", "...#..", "....#.", "...#.#"}, depths, NULL},
         {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "..#.#.", ".....#"}, depths, of_keys},
-        {ROPE_MASK_TREE, 2, 0, 0, {".##...", ".###..", ".##.#.", ".#.#.#"}, before, NULL},
+        {ROPE_MASK_TREE, 2, 0, 0, {".##...", ".###..", ".##.#.", ".###.#"}, before, NULL},
         {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "....#.", ".....#"}, behind, NULL},
     };
-    static const uint32_t bits[4] = {1, 3, 5, 10};
+    static const uint32_t bits[4] = {1, 3, 5, 11};
     for (size_t n = 0; n < 2 * sizeof drawings / sizeof drawings[0]; n++) {
         const drawing *d = &drawings[n / 2];
         attention_case c;
