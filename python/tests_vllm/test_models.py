@@ -12,10 +12,7 @@ _BOUND = 1e-4  # of a log-probability in float32; vLLM's own attention is 3e-5 o
 _PROMPTS = engines.prompts([3, 31, 64, 90])
 
 
-def _of_transformers(folder: str, tokens: list[int]) -> torch.Tensor:
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    )
+def _of_transformers(model, tokens: list[int]) -> torch.Tensor:
     with torch.no_grad():
         found = model(torch.tensor([tokens])).logits[0, :-1].double().log_softmax(-1)
     return found.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
@@ -34,8 +31,11 @@ def test_model(name, saved):
     with engines.engine(saved(name), "attention") as llm:
         ours = engines.run(llm, _PROMPTS, new=12)
         assert _attention_of(llm) == {_attention.Attention}
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        saved(name), dtype=torch.float32, attn_implementation="eager"
+    )
     for prompt, (tokens, found), (own_tokens, of_own) in zip(_PROMPTS, ours, own, strict=True):
         assert tokens == own_tokens
-        known = _of_transformers(saved(name), prompt + tokens)
+        known = _of_transformers(model, prompt + tokens)
         assert (found - known).abs().max() < _BOUND
         assert (found - of_own).abs().max() < _BOUND
