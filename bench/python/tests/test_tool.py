@@ -392,6 +392,23 @@ def test_the_command_of_a_case_repeats_it(tool_path, arguments):
         assert (again["command"], again["case"]) == (case["command"], case["case"])
 
 
+@pytest.mark.parametrize(("name", "stated"), [
+    ("gpt-oss-20b", {"factor": 32, "beta_fast": 32, "beta_slow": 1, "truncate": "off"}),
+    ("qwen2-vl-7b", {"axis_layout": "chunked", "axis_frequency": "shared", "sections": [16, 24, 24]}),
+    ("phi-3.5-mini", {"longrope_select": "per-sequence"})])  # fmt: skip
+def test_the_command_of_a_check_repeats_it_without_its_configuration(tool_path, name, stated):
+    command = ["verify", "--tokens=3", f"--config={name}", "--seed=7"]
+    (first,) = documented(tool_path, *command)["records"]
+    words = shlex.split(first["command"])
+    assert words[:5] == ["ropekit", "verify", "--backend=cpu", "--seed=7", "--tokens=3"]
+    assert not any("--config" in w for w in words)
+    (again,) = documented(tool_path, *words[1:])["records"]
+    for record in (first, again):
+        del record["shape"]["dtype_is_assumed"]
+    assert again == first
+    assert {**first["shape"], **first["shape"]["rule"]}.items() >= stated.items()
+
+
 def test_wrong_output_is_not_timed(tool_path, tmp_path):
     path, library = tmp_path / "results.json", built(tmp_path, "int rope_apply(void) { return 0; }")
     command = ["bench", "--suite=overhead", "--rounds=2", f"--output={path}"]
