@@ -43,7 +43,7 @@ static bool verify(const options *o, const target *t, record_list *list, FILE *f
     check_result r;
     const bool done = workload_create(&w, o, t->device, 1) && check_call(&w, true, &r);
     if (done) {
-        cJSON *record = record_named(list, NULL, o, "verify", w.kernel);
+        cJSON *record = record_named(list, o, "verify", w.kernel);
         record_shape(record, o);
         record_check(record, &r);
         if (r.rms > 0)

@@ -52,10 +52,9 @@ static void add_text(cJSON *record, const char *name, const char *text) {
         cJSON_AddStringToObject(record, name, text);
 }
 
-cJSON *record_named(record_list *list, const char *name, const options *o, const char *command,
-                    const char *kernel) {
+cJSON *record_named(record_list *list, const options *o, const char *command, const char *kernel) {
     cJSON *record = record_add(list);
-    add_text(record, "case", name ? name : case_name(o));
+    add_text(record, "case", case_name(o));
     add_text(record, "command", case_command(o, command));
     add_text(record, "kernel", kernel);
     return record;
@@ -192,7 +191,7 @@ void record_shape(cJSON *record, const options *o) {
 /* --- cases --- */
 
 cJSON *record_case(record_list *list, const options *o) {
-    cJSON *record = record_named(list, NULL, o, "bench", NULL);
+    cJSON *record = record_named(list, o, "bench", NULL);
     cJSON_AddStringToObject(record, "suite", o->suite_of ? o->suite_of : "");
     cJSON_AddStringToObject(record, "label", o->label ? o->label : "");
     cJSON_AddStringToObject(record, "cache", o->cache == CACHE_COLD ? "cold" : "warm");

@@ -23,10 +23,8 @@ void record_begin(record_list *list, const char *command, const options *o,
                   const rope_device_info *device);
 /* Adds an empty record. */
 cJSON *record_add(record_list *list);
-/* Adds one with a name, unless that is NULL that of the case, the command that repeats it and its
- * kernel. */
-cJSON *record_named(record_list *list, const char *name, const options *o, const char *command,
-                    const char *kernel);
+/* Adds one with the name of a case, the command that repeats it and its kernel. */
+cJSON *record_named(record_list *list, const options *o, const char *command, const char *kernel);
 /* Adds the effective values of what was rotated. */
 void record_shape(cJSON *record, const options *o);
 /* Adds those of the heads of a kind of layer alone. */

@@ -30,18 +30,6 @@ number_text format_bytes(double bytes) {
     return t;
 }
 
-number_text format_count(int64_t count) {
-    static const char *const units[] = {"", "K", "M", "G"};
-    number_text t;
-    int unit = 0;
-    while (unit < 3 && count >= 1024 && count % 1024 == 0) {
-        count /= 1024;
-        unit++;
-    }
-    snprintf(t.text, sizeof t.text, "%lld%s", (long long)count, units[unit]);
-    return t;
-}
-
 number_text format_amount(int64_t count, const char *noun) {
     number_text t;
     snprintf(t.text, sizeof t.text, "%lld %s%s", (long long)count, noun, count == 1 ? "" : "s");

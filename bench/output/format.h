@@ -12,8 +12,6 @@ typedef struct number_text {
 number_text format_seconds(double seconds);
 /* As in "40.0 KiB". */
 number_text format_bytes(double bytes);
-/* As in "128K": powers of two as multiples of 1024. */
-number_text format_count(int64_t count);
 /* As in "2 threads", or "1 thread" of one. */
 number_text format_amount(int64_t count, const char *noun);
 
