@@ -10,6 +10,8 @@ option(ROPEKIT_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
 option(ROPEKIT_CRITERION "CTest runs the suite through Criterion, else through the plain runner" ON)
 option(ROPEKIT_HIP_EMULATION
     "Tests: run the suite on the HIP backend with an emulated device (needs a C++ compiler)" ON)
+option(ROPEKIT_EMULATE_AMD_MATRICES
+    "Tests: attention on the emulated device by AMD's matrix instructions too, not by CUDA's alone" OFF)
 option(ROPEKIT_EMULATE_AMX
     "Tests: attention's AMX kernel on any x86-64 processor, by tile products in C" OFF)
 option(ROPEKIT_WERROR "Treat warnings as errors" OFF)
