@@ -329,7 +329,7 @@ def test_table_bytes_are_apart(tool_path):
 
 def test_an_interrupted_run_leaves_the_cases_that_it_measured(tool_path, tmp_path):
     path = tmp_path / "results.json"
-    command = [tool_path, "bench", "--suite=overhead", "--rounds=20", "--threads=1", f"--output={path}"]
+    command = [tool_path, "bench", "--suite=all", "--rounds=20", "--threads=1", f"--output={path}"]
     first = subprocess.Popen(command, env={"ROPE_BACKEND": "cpu"}, stdout=subprocess.DEVNULL)
     while not path.exists():
         assert first.poll() is None
