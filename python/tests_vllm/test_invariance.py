@@ -12,7 +12,6 @@ _PROMPTS = engines.prompts([70, 3, 33, 150, 64, 17, 1, 90, 41, 128, 5, 77, 12, 1
 _BATCHES = (2, 3, 4, 8, 16)
 # Of the projections around attention: docs/python.md has what PyTorch's and oneDNN's do.
 _CASES = [
-    ("llama", "float32"),
     ("llama", "bfloat16"),
     ("gemma2", "float32"),
 ]
