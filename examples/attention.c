@@ -73,12 +73,8 @@ static int failed(rope_status status, const char *what) {
 }
 
 static int make_engine(engine *e) {
-    const rope_attention_bounds most = {.struct_size = sizeof most,
-                                        .batch = SEQUENCES,
-                                        .tokens = TOKENS,
-                                        .k_tokens = TOKENS,
-                                        .q_heads = Q_HEADS,
-                                        .k_heads = K_HEADS};
+    const rope_attention_bounds most = {sizeof most, SEQUENCES, TOKENS, TOKENS,
+                                        0,           Q_HEADS,   K_HEADS};
     paged *p = &e->cache;
     void *memory_at = NULL;
     const int bad =
@@ -88,7 +84,7 @@ static int make_engine(engine *e) {
         failed(rope_device_alloc(e->device, sizeof(memory), &memory_at), "alloc");
     if (bad)
         return 1;
-    e->on_device = memory_at;
+    e->on_device = (memory *)memory_at;
     p->k_pages = e->on_device->k_pages, p->v_pages = e->on_device->v_pages;
     p->pages = PAGES, p->table_pages = OF_EACH;
     return 0;
@@ -112,8 +108,10 @@ static float element(int s, int t, int i) {
 /* A step of n sequences from s on, which have `cached` tokens. */
 static int run(const engine *e, int s, int n, const int *cached, int tokens,
                float out[][TOKENS][Q]) {
-    static memory host = {.table = {{3, 0, 6}, {1, 7, 2}}};
+    static const int64_t table[SEQUENCES][OF_EACH] = {{3, 0, 6}, {1, 7, 2}};
+    static memory host;
     memory *d = e->on_device;
+    memcpy(host.table, table, sizeof table);
     for (int i = 0, row = 0; i < n; i++) {
         host.before[s + i] = cached[s + i];
         host.after[s + i] = cached[s + i] + tokens;
@@ -154,7 +152,7 @@ int main(void) {
     const int prompts[SEQUENCES] = {5, 8}, all[SEQUENCES] = {5 + DECODED, 8 + DECODED};
     const float *a = decoded[0][0], *b = at_once[0][0];
     float most = 0;
-    engine e = {0};
+    static engine e;
     int bad =
         make_engine(&e) || decode(&e, prompts, DECODED, decoded) || decode(&e, all, 0, at_once);
     for (int i = 0; i < SEQUENCES * TOKENS * Q; i++)

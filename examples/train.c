@@ -171,7 +171,9 @@ static int train(model *m) {
 }
 
 int main(void) {
-    model m = {.args = ROPE_ATTENTION_ARGS_INIT};
+    const rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
+    static model m;
+    m.args = args;
     m.host = (layer *)calloc(1, sizeof *m.host);
     int bad = !m.host || failed(rope_device_open(NULL, 0, &m.device), "open") || make_plans(&m) ||
               make_memory(&m);
