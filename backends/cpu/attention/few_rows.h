@@ -121,6 +121,14 @@ CPU_INLINE void multiply_segment(int dtype, int count, int vectors, const float 
         multiply_last(dtype, count, vectors, q + d, q_row, keys, at + d * size, n - d, sum);
 }
 
+/* Scores of the keys that are i-th in their vectors. */
+CPU_INLINE simd_f32 load_scores(const float *scores, int i) {
+    if (IN_VECTOR == 1)
+        return simd_load_f(scores);
+    const simd_f32 a = simd_load_f(scores), b = simd_load_f(scores + SIMD_LANES);
+    return i == 0 ? simd_even(a, b) : simd_odd(a, b);
+}
+
 /* Adds the chains of a panel of keys to their scores, in order; the first segment's are stored. */
 CPU_INLINE void add_lanes(int first, const simd_f32 *chains, float *scores) {
     for (int v = 0; v < VECTORS; v += SIMD_LANES, scores += SIMD_LANES * IN_VECTOR) {
@@ -130,11 +138,8 @@ CPU_INLINE void add_lanes(int first, const simd_f32 *chains, float *scores) {
         simd_transpose(x);
         for (int i = 0; i < IN_VECTOR; i++) {
             sum[i] = (simd_f32)x[i * CHAINS];
-            if (!first) {
-                const simd_f32 a = simd_load_f(scores),
-                               b = simd_load_f(scores + (IN_VECTOR - 1) * SIMD_LANES);
-                sum[i] += IN_VECTOR == 1 ? a : i == 0 ? simd_even(a, b) : simd_odd(a, b);
-            }
+            if (!first)
+                sum[i] += load_scores(scores, i);
             for (int c = 1; c < CHAINS; c++)
                 sum[i] += (simd_f32)x[i * CHAINS + c];
         }

@@ -9,7 +9,7 @@
 enum {
     PANEL = 2 * SIMD_LANES,
     GROUP = SIMD_LANES == 16 ? 12 : 6,
-    CHAINS = SIMD_LANES < 8 ? SIMD_LANES : 8,
+    CHAINS = SIMD_LANES == 4 ? 4 : 8,
     SEGMENT = CHAINS * CPU_ATTENTION_CHAIN,
 };
 
