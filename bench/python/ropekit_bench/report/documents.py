@@ -166,9 +166,7 @@ def run_rows(runs):
         found = [i for i in run.get("implementations", ()) if i["version"] and is_peer(i["implementation"])]
         beside = [f"{i['implementation']} {i['version']}" for i in found]
         name = f"{run['command']}, {run['time'][:10]}"
-        rows.append(
-            [run["device"]["name"], name, f"{build['library']}, {build['commit']}", built, ", ".join(beside)]
-        )
+        rows.append([run["device"]["name"], name, build["library"], built, ", ".join(beside)])
     return rows
 
 
