@@ -39,26 +39,21 @@ static const char *accepted(const rope_candidate *candidate) {
     return candidate->numerics == ROPE_BITWISE ? "accepted, bitwise" : "accepted, bounded";
 }
 
-/* A forced name must exist and accept; otherwise the first that accepts wins. */
-static rope_status choose_kernel(rope_plan *plan, const char *forced) {
-    const rope_candidate *candidate;
-    for (int32_t i = 0; (candidate = candidate_at(plan, i)); i++) {
-        if (forced ? strcmp(forced, candidate->name) != 0 : candidate->on_request)
-            continue;
-        char reason[ROPE_REASON_SIZE] = "";
-        rope_status status = rope_plan_bind(plan, plan->backend, candidate, &plan->first, reason);
-        report(plan, candidate->name, status == ROPE_OK ? accepted(candidate) : reason);
-        if (status == ROPE_OK) {
-            snprintf(plan->first.name, sizeof plan->first.name, "%s:%s", plan->backend->name,
-                     candidate->name);
-            snprintf(plan->name, sizeof plan->name, "%s", plan->first.name);
-            if (!forced)
-                report_rest(plan, i);
-            return ROPE_OK;
-        }
-        if (status != ROPE_DECLINED)
-            return rope_fail(status, "%s:%s: %s", plan->backend->name, candidate->name, reason);
-    }
+/* ROPE_DECLINED where the candidate does. */
+static rope_status bind(rope_plan *plan, const rope_candidate *candidate,
+                        rope_bound_kernel *kernel) {
+    char reason[ROPE_REASON_SIZE] = "";
+    const rope_status status = rope_plan_bind(plan, plan->backend, candidate, kernel, reason);
+    report(plan, candidate->name, status == ROPE_OK ? accepted(candidate) : reason);
+    if (status == ROPE_OK)
+        snprintf(kernel->name, sizeof kernel->name, "%s:%s", plan->backend->name, candidate->name);
+    return status == ROPE_OK || status == ROPE_DECLINED || candidate == &plan->composed
+               ? status
+               : rope_fail(status, "%s:%s: %s", plan->backend->name, candidate->name, reason);
+}
+
+/* Every candidate declined, or none has the name. */
+static rope_status fail_all(const rope_plan *plan, const char *forced) {
     if (plan->report[0])
         return rope_fail(ROPE_ERROR_UNSUPPORTED, "every kernel declined: %.400s", plan->report);
     char names[300];
@@ -71,14 +66,47 @@ static rope_status choose_kernel(rope_plan *plan, const char *forced) {
                      forced ? forced : "", plan->backend->name, names);
 }
 
+/* Behind a candidate that accepted it is bound for the calls that that one does not take, unless
+ * the candidate was named. */
+static rope_status choose_composed(rope_plan *plan, const char *forced) {
+    const int chosen = plan->first.candidate != NULL;
+    if (chosen && forced)
+        return ROPE_OK;
+    const rope_status status = bind(plan, &plan->composed, chosen ? &plan->last : &plan->first);
+    return chosen ? ROPE_OK : status;
+}
+
+/* A forced name must exist and accept; otherwise the first that accepts wins. */
+static rope_status choose_kernel(rope_plan *plan, const char *forced) {
+    const rope_candidate *candidate;
+    rope_status status = ROPE_DECLINED;
+    for (int32_t i = 0; status == ROPE_DECLINED && (candidate = candidate_at(plan, i)); i++) {
+        if (forced ? strcmp(forced, candidate->name) != 0 : candidate->on_request)
+            continue;
+        status = bind(plan, candidate, &plan->first);
+        if (status == ROPE_OK && !forced)
+            report_rest(plan, i);
+    }
+    if (plan->composed.name && (status == ROPE_OK || status == ROPE_DECLINED))
+        status = choose_composed(plan, forced);
+    snprintf(plan->name, sizeof plan->name, "%s", plan->first.name);
+    return status == ROPE_DECLINED ? fail_all(plan, forced) : status;
+}
+
 static void release_problem(const rope_operation *operation, void *problem) {
     if (operation->release)
         operation->release(problem);
 }
 
-rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
-                                 const rope_choice *choice, const rope_shape *shape,
-                                 const char *file, rope_plan **plan) {
+/* What an operation has beside its candidates. */
+typedef struct plan_extras {
+    const rope_shape *shape; /* with it a table, of `file` */
+    const char *file;
+    const rope_candidate *composed;
+} plan_extras;
+
+static rope_status make(const rope_operation *operation, void *problem, const rope_choice *choice,
+                        const plan_extras *extras, rope_plan **plan) {
     if (!operation)
         return rope_fail_null("operation");
     const rope_backend *backend;
@@ -97,10 +125,14 @@ rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
     made->problem = problem;
     made->backend = backend;
     made->device = choice->device;
-    made->shape = shape;
+    made->shape = extras->shape;
+    if (extras->composed) {
+        made->composed = *extras->composed;
+        made->composed.data = backend;
+    }
     status = choose_kernel(made, choice->kernel);
-    if (status == ROPE_OK && shape && !choice->kernel)
-        status = rope_plan_tune(made, file);
+    if (status == ROPE_OK && made->shape && !choice->kernel)
+        status = rope_plan_tune(made, extras->file);
     if (status != ROPE_OK) {
         rope_plan_destroy(made);
         return status;
@@ -112,13 +144,26 @@ rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
 
 rope_status rope_plan_make(const rope_operation *operation, void *problem,
                            const rope_choice *choice, rope_plan **plan) {
-    return rope_plan_make_tuned(operation, problem, choice, NULL, NULL, plan);
+    return make(operation, problem, choice, &(plan_extras){NULL, NULL, NULL}, plan);
+}
+
+rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
+                                 const rope_choice *choice, const rope_shape *shape,
+                                 const char *file, rope_plan **plan) {
+    return make(operation, problem, choice, &(plan_extras){shape, file, NULL}, plan);
+}
+
+rope_status rope_plan_make_composed(const rope_operation *operation, void *problem,
+                                    const rope_choice *choice, const rope_candidate *composed,
+                                    rope_plan **plan) {
+    return make(operation, problem, choice, &(plan_extras){NULL, NULL, composed}, plan);
 }
 
 void rope_plan_destroy(rope_plan *plan) {
     if (!plan)
         return;
     rope_plan_tuning_release(plan);
+    rope_plan_unbind(&plan->last);
     rope_plan_unbind(&plan->first);
     release_problem(plan->operation, plan->problem);
     free(plan);
@@ -133,15 +178,33 @@ rope_status rope_plan_check(const rope_plan *plan, const rope_operation *operati
     return ROPE_OK;
 }
 
+/* Statuses of a kernel that does not take a call. */
+static int declines(rope_status status) {
+    return status == ROPE_ERROR_UNSUPPORTED || status == ROPE_ERROR_OVERFLOW ||
+           status == ROPE_ERROR_INVALID_VALUE;
+}
+
+static rope_status run_by(const rope_plan *plan, const rope_bound_kernel *kernel, const void *call,
+                          void *workspace, void *stream) {
+    return kernel->candidate->run(plan->problem, kernel->kernel, call, workspace, stream);
+}
+
 rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspace, void *stream) {
-    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call), *first = &plan->first;
-    const rope_status status =
-        kernel->candidate->run(plan->problem, kernel->kernel, call, workspace, stream);
-    const int declines = status == ROPE_ERROR_UNSUPPORTED || status == ROPE_ERROR_OVERFLOW ||
-                         status == ROPE_ERROR_INVALID_VALUE;
-    return declines && kernel != first
-               ? first->candidate->run(plan->problem, first->kernel, call, workspace, stream)
+    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call);
+    rope_status status = run_by(plan, kernel, call, workspace, stream);
+    if (declines(status) && kernel != &plan->first)
+        status = run_by(plan, &plan->first, call, workspace, stream);
+    return status == ROPE_ERROR_UNSUPPORTED && plan->last.candidate
+               ? run_by(plan, &plan->last, call, workspace, stream)
                : status;
+}
+
+rope_status rope_plan_check_call(const rope_plan *plan, const void *call, void *workspace,
+                                 void *stream) {
+    const rope_bound_kernel *k = &plan->first;
+    rope_status (*check)(const void *, const void *, const void *, void *, void *) =
+        ROPE_CANDIDATE_FUNCTION(k->backend, k->candidate, check);
+    return check ? check(plan->problem, k->kernel, call, workspace, stream) : ROPE_OK;
 }
 
 rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,
@@ -181,7 +244,11 @@ size_t rope_plan_workspace_most(const rope_plan *plan, const void *bounds, size_
 rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes) {
     if (!plan || !bytes)
         return rope_fail_null(plan ? "bytes" : "plan");
+    size_t last = 0;
     rope_status status = workspace_of(plan, &plan->first, bounds, bytes);
+    if (status == ROPE_OK)
+        status = workspace_of(plan, &plan->last, bounds, &last);
+    *bytes = last > *bytes ? last : *bytes;
     const size_t most = status == ROPE_OK ? rope_plan_workspace_most(plan, bounds, *bytes) : 0;
     for (int i = 0; plan->tuning && i < ROPE_TUNED_KERNELS && status == ROPE_OK; i++) {
         const rope_bound_kernel *kernel = &plan->tuning->kernels[i];
@@ -213,10 +280,15 @@ const char *rope_plan_kernel(const rope_plan *plan) {
 
 static const char *name_of(const rope_bound_kernel *kernel, const void *call) {
     const rope_candidate *c = kernel->candidate;
-    const char *name = rope_candidate_has_names(kernel->backend, c) && c->kernel_of
-                           ? c->kernel_of(kernel->kernel, call)
-                           : NULL;
+    const char *(*kernel_of)(const void *, const void *) =
+        ROPE_CANDIDATE_FUNCTION(kernel->backend, c, kernel_of);
+    const char *name = kernel_of ? kernel_of(kernel->kernel, call) : NULL;
     return name ? name : kernel->name;
+}
+
+const char *rope_plan_name_of(const rope_plan *plan, const void *call) {
+    const char *name = name_of(rope_plan_kernel_for(plan, call), call);
+    return name[0] || !plan->last.candidate ? name : name_of(&plan->last, call);
 }
 
 const char *rope_plan_kernel_of(const rope_plan *plan, const void *args) {
@@ -225,7 +297,7 @@ const char *rope_plan_kernel_of(const rope_plan *plan, const void *args) {
     int empty = 0;
     if (!plan || plan->operation->read(plan->problem, args, call, &stream, &empty) != ROPE_OK)
         return NULL;
-    return empty ? plan->first.name : name_of(rope_plan_kernel_for(plan, call), call);
+    return empty ? plan->first.name : rope_plan_name_of(plan, call);
 }
 
 int32_t rope_plan_shape(const rope_plan *plan, const void *args, rope_shape_entry *entries) {

@@ -25,7 +25,9 @@ struct rope_plan {
     const rope_operation *operation;
     void *problem;
     const rope_backend *backend;
+    rope_candidate composed;  /* of the operation, on the backend; without a name: none */
     rope_bound_kernel first;  /* that accepted */
+    rope_bound_kernel last;   /* composed: runs what first does not; or without a candidate */
     const rope_shape *shape;  /* or NULL: nothing tells calls apart */
     rope_plan_tuning *tuning; /* or NULL: calls take the first */
     int32_t device;
@@ -41,6 +43,13 @@ rope_status rope_plan_check(const rope_plan *plan, const rope_operation *operati
 rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
                                  const rope_choice *choice, const rope_shape *shape,
                                  const char *file, rope_plan **plan);
+
+/* As rope_plan_make, of an operation that every backend has by others: `composed`, a copy of which
+ * has the backend as its data, is asked behind the backend's candidates. A name that none of them
+ * has is for it to read. */
+rope_status rope_plan_make_composed(const rope_operation *operation, void *problem,
+                                    const rope_choice *choice, const rope_candidate *composed,
+                                    rope_plan **plan);
 
 /* Asks a backend's candidate, then has it prepare its kernel. */
 rope_status rope_plan_bind(const rope_plan *plan, const rope_backend *backend,
@@ -58,9 +67,16 @@ void rope_plan_tuning_release(rope_plan *plan);
 /* The kernel of a call. */
 const rope_bound_kernel *rope_plan_kernel_for(const rope_plan *plan, const void *call);
 
-/* Runs a call, already read, by its kernel, or by the first where that does not take it or its
- * workspace. */
+/* Runs a call, already read, by its kernel, or by the first, or by the last, where the one before
+ * does not take it or its workspace. */
 rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspace, void *stream);
+
+/* What the kernel that takes every call would return of one before it writes anything. */
+rope_status rope_plan_check_call(const rope_plan *plan, const void *call, void *workspace,
+                                 void *stream);
+
+/* Names what runs a call, already read. */
+const char *rope_plan_name_of(const rope_plan *plan, const void *call);
 
 /* As rope_plan_apply, on `stream` unless that is NULL. */
 rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,

@@ -92,31 +92,39 @@ rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream) {
                                 GPU_BACKEND_NAME, found, device);
 }
 
-static rope_status check_memory(gpu_binding *binding, const void *call) {
-    if (!binding->operation->check_memory ||
+static rope_status check_call(gpu_binding *binding, const void *call, void *stream) {
+    const rope_status status = gpu_check_stream(binding->device, binding->devices, stream);
+    if (status != ROPE_OK || !binding->operation->check_memory ||
         atomic_load_explicit(&binding->asked, memory_order_relaxed))
-        return ROPE_OK;
-    const rope_status status = binding->operation->check_memory(binding, call);
-    if (status == ROPE_OK)
+        return status;
+    const rope_status found = binding->operation->check_memory(binding, call);
+    if (found == ROPE_OK)
         atomic_store_explicit(&binding->asked, 1, memory_order_relaxed);
-    return status;
+    return found;
 }
 
-rope_status gpu_run(const void *kernel, const void *call, void *stream) {
+/* Launches what is checked, or only checks. */
+static rope_status run(const void *kernel, const void *call, void *stream, int launches) {
     gpu_binding *binding = (gpu_binding *)(uintptr_t)kernel;
     rope_status status = ROPE_OK;
     int previous;
     gpuError_t error = gpu_enter(binding->device, &previous);
     if (error == gpuSuccess) {
-        status = gpu_check_stream(binding->device, binding->devices, stream);
-        if (status == ROPE_OK)
-            status = check_memory(binding, call);
-        if (status == ROPE_OK)
+        status = check_call(binding, call, stream);
+        if (status == ROPE_OK && launches)
             error = binding->operation->launch(binding, call, stream);
         gpu_leave(binding->device, previous);
     }
     return error == gpuSuccess ? status
                                : gpu_fail(error, binding->operation->doing, binding->device);
+}
+
+rope_status gpu_run(const void *kernel, const void *call, void *stream) {
+    return run(kernel, call, stream, 1);
+}
+
+rope_status gpu_check(const void *kernel, const void *call, void *stream) {
+    return run(kernel, call, stream, 0);
 }
 
 rope_status gpu_run_call(const void *problem, const void *kernel, const void *call, void *workspace,

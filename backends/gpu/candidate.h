@@ -70,6 +70,9 @@ void gpu_release(void *kernel);
  * alone: an answer takes as long as a launch. */
 rope_status gpu_run(const void *kernel, const void *call, void *stream);
 
+/* What gpu_run would return before it launches anything. */
+rope_status gpu_check(const void *kernel, const void *call, void *stream);
+
 /* As rope_candidate.run, of an operation without a workspace. */
 rope_status gpu_run_call(const void *problem, const void *kernel, const void *call, void *workspace,
                          void *stream);

@@ -14,13 +14,6 @@ static const char *const in_names[] = {"q.in", "k.in", "v.in"};
 static const char *const out_names[] = {"q.out", "k.out", "v.out"};
 static const char *const weight_names[] = {"q_weight", "k_weight", "v_weight"};
 
-/* What one tensor reads and writes. */
-typedef struct tensor_regions {
-    rope_tensor_spans spans; /* unset where it is read from the cache */
-    rope_region stored[2];   /* cache and scale */
-    rope_append_weights weight;
-} tensor_regions;
-
 const rope_tensor *rope_append_tensor_of(const rope_append_args *args, int which) {
     return which == ROPE_APPEND_Q   ? &args->rope.q
            : which == ROPE_APPEND_K ? &args->rope.k
@@ -124,7 +117,8 @@ static rope_status read_heads_alone(const rope_append_problem *problem,
 }
 
 static rope_status read_views(const rope_append_problem *problem, const rope_append_args *args,
-                              int which, rope_append_operand *o, rope_tensor_spans *spans) {
+                              int which, int optional, rope_append_operand *o,
+                              rope_tensor_spans *spans) {
     const rope_append_steps *steps = &problem->steps[which];
     const rope_tensor *given = rope_append_tensor_of(args, which);
     const int32_t in = rope_dtype_size(problem->rope.dtype),
@@ -132,7 +126,7 @@ static rope_status read_views(const rope_append_problem *problem, const rope_app
     const int stored = (which == ROPE_APPEND_K && args->k_cache.data) ||
                        (which == ROPE_APPEND_V && args->v_cache.data);
     const int has_cache = which != ROPE_APPEND_Q && problem->cache;
-    const rope_tensor_form form = {names[which], steps->head_dim, in, out, has_cache};
+    const rope_tensor_form form = {names[which], steps->head_dim, in, out, has_cache || optional};
     if (given->heads > 0 && given->in && given->in == given->out && in != out)
         return rope_fail(ROPE_ERROR_OVERLAP,
                          "q.out is q.in, %p; allowed is that only where q.store_dtype has the size "
@@ -188,12 +182,14 @@ rope_status rope_append_weight_read(const rope_append_problem *problem,
     return ROPE_OK;
 }
 
+/* optional: 1: an out may be absent without a cache. */
 static rope_status read_tensor(const rope_append_problem *problem, const rope_append_args *args,
-                               int which, rope_append_operand *o, tensor_regions *regions) {
+                               int which, int optional, rope_append_operand *o,
+                               rope_append_tensor_regions *regions) {
     const int from_cache = problem->k_source == ROPE_SOURCE_CACHE;
     rope_status status = ROPE_OK;
     if (!from_cache)
-        status = read_views(problem, args, which, o, &regions->spans);
+        status = read_views(problem, args, which, optional, o, &regions->spans);
     else if (which == ROPE_APPEND_K)
         status = read_heads_alone(problem, args, o);
     if (status != ROPE_OK || o->heads == 0)
@@ -209,7 +205,7 @@ static rope_status read_tensor(const rope_append_problem *problem, const rope_ap
 /* --- overlap --- */
 
 static void add_tensor(rope_regions *list, const rope_append_operand *o, int which,
-                       const tensor_regions *regions) {
+                       const rope_append_tensor_regions *regions) {
     if (o->out)
         rope_regions_add(list, out_names[which], 1, &regions->spans.out);
     if (o->in && !regions->spans.in_place)
@@ -220,49 +216,59 @@ static void add_tensor(rope_regions *list, const rope_append_operand *o, int whi
 }
 
 /* A tensor's own in and out were compared with its strides. */
-static rope_status check_overlap(const rope_append_problem *problem, const rope_append_call *call,
-                                 const tensor_regions regions[ROPE_APPEND_TENSORS],
-                                 const rope_region *mapping) {
-    rope_regions list;
-    list.count = 0;
-    rope_regions_add_region(&list, mapping);
+void rope_append_regions_add(const rope_append_call *call, const rope_append_regions *regions,
+                             rope_regions *list) {
+    rope_regions_add_region(list, &regions->mapping);
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         if (call->tensor[t].heads)
-            add_tensor(&list, &call->tensor[t], t, &regions[t]);
+            add_tensor(list, &call->tensor[t], t, &regions->tensor[t]);
+}
+
+rope_status rope_append_lists_check(const rope_regions *written, const rope_append_problem *problem,
+                                    const rope_append_call *call) {
     const rope_position_map *map = &call->rope.position;
-    rope_status status = rope_regions_check(&list);
-    if (status == ROPE_OK && list.count)
-        status =
-            rope_list_check(&list, "cache_starts", call->starts,
-                            map->cu_seqlens ? map->sequences : call->rope.batch, map->wide ? 8 : 4);
-    return status == ROPE_OK && list.count
-               ? rope_call_lists_check(&list, &problem->rope, &call->rope)
-               : status;
+    const rope_status status =
+        rope_list_check(written, "cache_starts", call->starts,
+                        map->cu_seqlens ? map->sequences : call->rope.batch, map->wide ? 8 : 4);
+    return status == ROPE_OK ? rope_call_lists_check(written, &problem->rope, &call->rope) : status;
 }
 
 /* --- a call --- */
 
-static rope_status read_all(const rope_append_problem *problem, const rope_append_args *args,
-                            rope_append_call *call, int *empty) {
-    tensor_regions regions[ROPE_APPEND_TENSORS];
-    rope_region mapping;
+rope_status rope_append_parts_read(const rope_append_problem *problem, const rope_append_args *args,
+                                   int attended, rope_append_call *call,
+                                   rope_append_regions *regions, int *empty) {
     int cached = 0;
     memset(call, 0, sizeof *call);
-    mapping.name = NULL;
+    regions->mapping.name = NULL;
     rope_status status = rope_extent_check(&args->rope);
     if (status == ROPE_OK)
         status = rope_append_unread_check(problem, args);
     *empty = 1;
     for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++) {
-        status = read_tensor(problem, args, t, &call->tensor[t], &regions[t]);
+        status = read_tensor(problem, args, t, attended && t == ROPE_APPEND_Q, &call->tensor[t],
+                             &regions->tensor[t]);
         *empty &= call->tensor[t].heads == 0;
         cached |= call->tensor[t].cache != NULL;
     }
     if (status == ROPE_OK)
         status = rope_positions_read(&problem->rope, &args->rope, *empty, &call->rope);
     if (status == ROPE_OK && cached)
-        status = rope_append_mapping_read(problem, args, call, &mapping);
-    return status == ROPE_OK ? check_overlap(problem, call, regions, &mapping) : status;
+        status = rope_append_mapping_read(problem, args, call, &regions->mapping);
+    return status;
+}
+
+static rope_status read_all(const rope_append_problem *problem, const rope_append_args *args,
+                            rope_append_call *call, int *empty) {
+    rope_append_regions regions;
+    rope_regions list;
+    list.count = 0;
+    rope_status status = rope_append_parts_read(problem, args, 0, call, &regions, empty);
+    if (status == ROPE_OK)
+        rope_append_regions_add(call, &regions, &list);
+    if (status == ROPE_OK)
+        status = rope_regions_check(&list);
+    return status == ROPE_OK && list.count ? rope_append_lists_check(&list, problem, call) : status;
 }
 
 const rope_append_args *rope_append_args_read(const void *given, rope_append_args *full,

@@ -3,6 +3,7 @@
 #define ROPEKIT_COMMON_APPEND_CALL_H
 
 #include "common/ops/regions.h"
+#include "common/ops/tensor.h"
 
 #include <ropekit/backend.h>
 
@@ -32,5 +33,31 @@ typedef struct rope_append_weights {
 rope_status rope_append_weight_read(const rope_append_problem *problem,
                                     const rope_append_args *args, int which, rope_append_operand *o,
                                     rope_append_weights *weights);
+
+/* What one tensor reads and writes. */
+typedef struct rope_append_tensor_regions {
+    rope_tensor_spans spans; /* unset where it is read from the cache */
+    rope_region stored[2];   /* cache and scale */
+    rope_append_weights weight;
+} rope_append_tensor_regions;
+
+/* What a call does, but for what it reads as lists: mapping is that of slots or of the table. */
+typedef struct rope_append_regions {
+    rope_append_tensor_regions tensor[ROPE_APPEND_TENSORS];
+    rope_region mapping;
+} rope_append_regions;
+
+/* Fills a call but for the question whether what it writes overlaps. attended: 1: q may have no
+ * out, since attention follows. */
+rope_status rope_append_parts_read(const rope_append_problem *problem, const rope_append_args *args,
+                                   int attended, rope_append_call *call,
+                                   rope_append_regions *regions, int *empty);
+
+void rope_append_regions_add(const rope_append_call *call, const rope_append_regions *regions,
+                             rope_regions *list);
+
+/* Nothing that a call reads as a list is among what is written. */
+rope_status rope_append_lists_check(const rope_regions *written, const rope_append_problem *problem,
+                                    const rope_append_call *call);
 
 #endif

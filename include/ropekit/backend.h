@@ -13,6 +13,7 @@
 
 #include <ropekit/append.h>
 #include <ropekit/attention.h>
+#include <ropekit/decode.h>
 #include <ropekit/rope.h>
 
 #ifdef __cplusplus
@@ -318,6 +319,29 @@ typedef struct rope_attention_merge_call {
 } rope_attention_merge_call;
 /** @} */
 
+/** @name The operation "decode"
+ * Its problem is a rope_decode_problem, its call a rope_decode_call, its bounds
+ * rope_attention_bounds. A backend needs no candidate of it: the library composes those of append
+ * and attention, with the name "composed". They also run a call of which a candidate's run returns
+ * ROPE_ERROR_UNSUPPORTED, with nothing written.
+ * @{ */
+#define ROPE_DECODE_VERSION 1 /**< Of these structs. */
+
+/** A checked descriptor. Host memory that lives as long as the plan. */
+typedef struct rope_decode_problem {
+    const rope_append_problem *append;       /**< With a cache; q's store_dtype is dtype. */
+    const rope_attention_problem *attention; /**< Rotates nothing. Its cache is the append's,
+                                                  ROPE_CACHE_TABLE where that is SLOTS. */
+} rope_decode_problem;
+
+/** A checked call: q and k have heads, and there is at least one token. */
+typedef struct rope_decode_call {
+    rope_append_call append;       /**< q.out is NULL where rotated queries are not wanted. */
+    rope_attention_call attention; /**< in of rope.tensor[0] is q.out of append, or NULL. Its
+                                        strides, k, v, pages and table are set. */
+} rope_decode_call;
+/** @} */
+
 /** @name The operations "copy" and "update"
  * The floors beside which kernels are timed. They have no problem (NULL); their call is a
  * rope_traffic.
@@ -371,10 +395,17 @@ typedef struct rope_candidate {
     void (*release)(void *kernel);
     /**
      * Names what runs a call that a family of kernels takes, as rope_plan_kernel_of has it. The
-     * name lives as long as the backend. NULL, and NULL as the name: the candidate's own. A list
-     * whose candidate_size ends before this field has none.
+     * name lives as long as the backend. NULL, and NULL as the name: the candidate's own. "": run
+     * does not take the call. A list whose candidate_size ends before this field has none, nor
+     * those below.
      */
     const char *(*kernel_of)(const void *kernel, const void *call);
+    /**
+     * What run would return before it writes anything, of a call of "attention" whose last keys, as
+     * many as a sequence has queries, are yet to be written. NULL: ROPE_OK.
+     */
+    rope_status (*check)(const void *problem, const void *kernel, const void *call, void *workspace,
+                         void *stream);
 } rope_candidate;
 
 /** Candidates, those of one operation in order of preference. */

@@ -142,6 +142,15 @@ static int32_t divisor(test_random *r, const append_case *c, int64_t dim) {
     return dim % d == 0 ? (int32_t)d : 0;
 }
 
+/* Heads that attention takes. */
+static void keep_attended(append_case *c) {
+    rope_desc *d = &c->base.desc;
+    d->k_head_dim = d->k_rotary_offset = 0;
+    d->shard = d->shard_rank = d->shard_size = 0;
+    if (d->head_dim > ROPE_MAX_ATTENTION_HEAD_DIM)
+        d->head_dim = 64; /* nothing rotates */
+}
+
 static void choose_desc(test_random *r, append_case *c, const append_wish *wish) {
     rope_append_desc *d = &c->desc;
     case_wish rope = {.single = 1,
@@ -158,12 +167,18 @@ static void choose_desc(test_random *r, append_case *c, const append_wish *wish)
     d->k_source = wish->source                   ? wish->source
                   : !off && random_chance(r, 15) ? ROPE_SOURCE_CACHE
                                                  : (int32_t)random_between(r, 0, 1);
-    if (!wish->gradients && (moves_keys(c) || random_chance(r, 75)))
+    if (wish->attended)
+        keep_attended(c);
+    if (wish->attended)
+        d->cache = (int32_t)random_between(r, ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE);
+    else if (!wish->gradients && (moves_keys(c) || random_chance(r, 75)))
         d->cache = (int32_t)random_between(r, ROPE_CACHE_SLOTS, ROPE_CACHE_SEQUENCE);
     if (!moves_keys(c) && random_chance(r, 25))
         d->v_head_dim = (int32_t)whole(c, random_between(r, 2, 300));
     for (int32_t i = Q; i <= V; i++)
         choose_part(r, c, i, !off && rope.latent);
+    if (wish->attended)
+        d->q.store_dtype = d->q.scale = 0;
     if (d->cache && random_chance(r, 30))
         d->k_dim_block = divisor(r, c, head_dim(c, K));
     if (d->cache && !moves_keys(c) && random_chance(r, 15))
@@ -232,10 +247,20 @@ static void choose_heads(test_random *r, append_case *c) {
     }
 }
 
+/* Key heads that groups of query heads share. */
+static void share_heads(test_random *r, append_case *c) {
+    int64_t most = tensor_of(c, Q)->heads;
+    most = most ? most : 1;
+    const int64_t heads = random_between(r, 1, most);
+    tensor_of(c, K)->heads = tensor_of(c, V)->heads = heads;
+    tensor_of(c, Q)->heads = heads * random_between(r, 1, most / heads);
+}
+
 /* Tensors without a cache have an out; those with one may do without. */
-static void choose_caches(test_random *r, append_case *c) {
+static void choose_caches(test_random *r, append_case *c, int attended) {
     int both = tensor_of(c, K)->heads && tensor_of(c, V)->heads;
-    int32_t without = both && random_chance(r, 10) ? (int32_t)random_between(r, K, V) : Q;
+    int32_t without =
+        both && !attended && random_chance(r, 10) ? (int32_t)random_between(r, K, V) : Q;
     for (int32_t i = K; i <= V; i++)
         c->cached[i] = c->desc.cache && tensor_of(c, i)->heads && i != without;
 }
@@ -603,6 +628,16 @@ static float bad_scale(test_random *r) {
     return bad[random_between(r, 0, 5)];
 }
 
+/* Scales of other keys, too. */
+static void fill_all_scales(append_case *c) {
+    for (int32_t i = K; i <= V; i++) {
+        float *scale = scale_of(c, i)->data;
+        const size_t count = scale ? case_piece_bytes(&c->base, scale) / sizeof *scale : 0;
+        for (size_t n = 0; n < count; n++)
+            scale[n] = any_scale(&c->base.random);
+    }
+}
+
 /* The i-th token's place, of q that in its scales. */
 static oracle_place place_of(const append_case *c, int32_t tensor, int64_t i) {
     int64_t batch = i / c->args.rope.tokens, token = i % c->args.rope.tokens;
@@ -724,6 +759,8 @@ static void add_faults(append_case *c, const append_wish *wish) {
     int of_place = fault && random_chance(r, 60);
     int32_t of_scale = fault && !of_place ? (int32_t)random_between(r, Q, V) : -1;
     clear_scales(c);
+    if (wish->attended)
+        fill_all_scales(c);
     for (int32_t i = Q; i <= V; i++)
         fill_scales(r, c, i, of_scale == i);
     if (of_place && c->desc.cache)
@@ -750,7 +787,9 @@ void append_make(append_case *c, uint64_t seed, int64_t index, const append_wish
         keep_gradients(c);
     choose_positions(r, c);
     choose_heads(r, c);
-    choose_caches(r, c);
+    if (wish->attended)
+        share_heads(r, c);
+    choose_caches(r, c, wish->attended != NULL);
     if (moves_keys(c))
         ;
     else if (!wish->out_of_place && random_chance(r, 25))
@@ -763,6 +802,8 @@ void append_make(append_case *c, uint64_t seed, int64_t index, const append_wish
     choose_stores(r, c);
     if (wish->gradients)
         wish->gradients(c);
+    if (wish->attended)
+        wish->attended(c);
     case_choose_table(r, base, &(case_wish){.in_range = wish->in_range});
     if (random_chance(r, 30))
         base->args.position_flag = (int32_t *)(uintptr_t)case_reserve(base, 4, 4);

@@ -5,7 +5,7 @@
 
 #include "tests/rope/cases.h"
 
-#include <ropekit/append.h>
+#include <ropekit/attention.h>
 
 typedef struct append_case {
     test_case base;        /* arena, pieces and random numbers; its desc and args are not used */
@@ -23,6 +23,8 @@ typedef struct append_wish {
     int32_t tame;         /* 1: data is finite and of ordinary size */
     int32_t in_range;     /* 1: no token fails, every place is there, every scale is one */
     void (*gradients)(append_case *c); /* the case has gradients, for which this reserves memory */
+    void (*attended)(append_case *c);  /* attention follows, for which this reserves memory: k and v
+                                          are cached by index, and all scales of caches are ones */
 } append_wish;
 
 /* Makes case `index` of the seed; the same three give the same case. wish may be NULL. */

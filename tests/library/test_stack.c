@@ -3,6 +3,7 @@
 #include "tests/append/compare.h"
 #include "tests/append_backward/cases.h"
 #include "tests/attention_backward/cases.h"
+#include "tests/decode/compare.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
 #include "tests/support/stack.h"
@@ -105,6 +106,22 @@ TEST(stack, attention) {
         attention_make(&c, test_seed() + 23, i, &wish);
         check_case("attention", run_attention, &c, c.base.bytes);
         attention_free(&c);
+    }
+}
+
+static rope_status run_decode(const void *opaque, const char *kernel, unsigned char *result) {
+    decode_describe(opaque, kernel);
+    return decode_run(opaque, kernel, 0, result);
+}
+
+/* Composed: its kernels are attention's. */
+TEST(stack, decode) {
+    begin();
+    for (int64_t i = -1; test_next(&i, CASES / 2);) {
+        decode_case c;
+        decode_make(&c, test_seed() + 25, i);
+        check_case("attention", run_decode, &c, c.append.base.bytes);
+        decode_free(&c);
     }
 }
 

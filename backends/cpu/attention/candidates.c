@@ -23,7 +23,8 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
         .name = label, .data = &(kernel), .on_request = (forced), .query = query,                  \
-        .workspace = cpu_attention_workspace, .run = cpu_attention_call                            \
+        .workspace = cpu_attention_workspace, .run = cpu_attention_call,                           \
+        .check = cpu_attention_check_call                                                          \
     }
 
 static const rope_candidate candidates[] = {

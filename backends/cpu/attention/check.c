@@ -89,8 +89,14 @@ static int varies(const rope_append_operand *o, const rope_append_steps *steps) 
     return steps->scale && (o->scale_stride[0] | o->scale_stride[1]) != 0;
 }
 
+/* A call whose last keys, as many as queries, are yet to be written: their scales too, if so. */
+static int kind_of(const rope_append_steps *steps, int unwritten) {
+    return unwritten && steps->scale == ROPE_SCALE_TOKEN_HEAD_MAX ? 0 : steps->scale;
+}
+
 static rope_status check_cached(const rope_attention_problem *p, const rope_attention_call *call,
-                                const rope_attention_sequence *s, rope_key_range used) {
+                                const rope_attention_sequence *s, rope_key_range used,
+                                int unwritten) {
     const int each = varies(&call->k, &p->k) | varies(&call->v, &p->v);
     for (int64_t j = used.begin, run; j < used.end; j += run) {
         rope_place place = rope_key_place(p, call, s, j);
@@ -102,11 +108,12 @@ static rope_status check_cached(const rope_attention_problem *p, const rope_atte
                              (long long)j, (long long)s->index, (long long)place.page,
                              (long long)call->pages - 1);
         for (int64_t i = 0; i < (each ? run : j == used.begin); i++, place.slot++) {
-            rope_status status =
-                cpu_check_scales("k_cache.scale", p->k.scale, &call->k, place.page, place.slot);
+            const int without = unwritten && j + i >= s->k_count - s->q_count;
+            rope_status status = cpu_check_scales("k_cache.scale", kind_of(&p->k, without),
+                                                  &call->k, place.page, place.slot);
             if (status == ROPE_OK)
-                status =
-                    cpu_check_scales("v_cache.scale", p->v.scale, &call->v, place.page, place.slot);
+                status = cpu_check_scales("v_cache.scale", kind_of(&p->v, without), &call->v,
+                                          place.page, place.slot);
             if (status != ROPE_OK)
                 return status;
         }
@@ -114,7 +121,8 @@ static rope_status check_cached(const rope_attention_problem *p, const rope_atte
     return ROPE_OK;
 }
 
-rope_status cpu_attention_check(const rope_attention_problem *p, const rope_attention_call *call) {
+rope_status cpu_attention_check(const rope_attention_problem *p, const rope_attention_call *call,
+                                int unwritten) {
     rope_call keys = call->rope;
     keys.position = call->k_position;
     rope_status status = ROPE_OK;
@@ -124,7 +132,7 @@ rope_status cpu_attention_check(const rope_attention_problem *p, const rope_atte
             return fail_lengths(p, call, n);
         rope_key_range used = attention_keys_used(p, &s);
         if (p->cache)
-            status = check_cached(p, call, &s, used);
+            status = check_cached(p, call, &s, used, unwritten);
         if (call->k.out)
             used = (rope_key_range){0, s.k_count};
         if (status == ROPE_OK)

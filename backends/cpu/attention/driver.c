@@ -149,6 +149,15 @@ static void run_part(attention_context *ctx, int index, int parts) {
     run_tasks(ctx, memory);
 }
 
+rope_status cpu_attention_check_call(const void *problem, const void *kernel, const void *given,
+                                     void *workspace, void *stream) {
+    (void)kernel, (void)stream;
+    const rope_attention_call *call = given;
+    const attention_workspace needed = attention_workspace_of(problem, call, workspace);
+    const rope_status status = check_workspace(call, &needed, workspace);
+    return status == ROPE_OK ? cpu_attention_check(problem, call, 1) : status;
+}
+
 rope_status cpu_attention_call(const void *problem, const void *kernel, const void *given,
                                void *workspace, void *stream) {
     (void)stream;
@@ -158,7 +167,7 @@ rope_status cpu_attention_call(const void *problem, const void *kernel, const vo
     ctx.workspace = attention_workspace_of(problem, call, workspace);
     rope_status status = check_workspace(call, &ctx.workspace, workspace);
     if (status == ROPE_OK)
-        status = cpu_attention_check(problem, call);
+        status = cpu_attention_check(problem, call, 0);
     if (status != ROPE_OK)
         return status;
     attention_context_fill(&ctx, problem, call);

@@ -93,9 +93,10 @@ extern const cpu_attention_kernel cpu_attention_reference;
 rope_status cpu_attention_query(const cpu_attention_kernel *kernel,
                                 const rope_attention_problem *problem, char *reason);
 
-/* Device values of a call, all of them before anything is written. */
+/* Device values of a call, all of them before anything is written. unwritten: 1: a sequence's last
+ * keys, as many as it has queries, are yet to be written, with scales that go with them. */
 rope_status cpu_attention_check(const rope_attention_problem *problem,
-                                const rope_attention_call *call);
+                                const rope_attention_call *call, int unwritten);
 
 rope_status cpu_attention_workspace(const void *problem, const void *kernel, const void *bounds,
                                     size_t *bytes);
@@ -103,5 +104,9 @@ rope_status cpu_attention_workspace(const void *problem, const void *kernel, con
 /* Runs a kernel over a whole call: the run of every candidate of "attention". */
 rope_status cpu_attention_call(const void *problem, const void *kernel, const void *call,
                                void *workspace, void *stream);
+
+/* The check of every candidate of "attention". */
+rope_status cpu_attention_check_call(const void *problem, const void *kernel, const void *call,
+                                     void *workspace, void *stream);
 
 #endif

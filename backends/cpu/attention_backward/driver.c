@@ -344,7 +344,7 @@ rope_status cpu_backward_call(const void *problem, const void *kernel, const voi
                          b.workspace.bytes);
     if (!workspace)
         return rope_fail_null("workspace");
-    rope_status status = cpu_attention_check(problem, call);
+    rope_status status = cpu_attention_check(problem, call, 0);
     if (status != ROPE_OK)
         return status;
     fill_context(&b, problem, kernel);

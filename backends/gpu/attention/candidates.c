@@ -105,6 +105,14 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
     return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
 }
 
+static rope_status check(const void *problem, const void *kernel, const void *call, void *workspace,
+                         void *stream) {
+    const attention_work work = {call, workspace};
+    (void)problem;
+    const rope_status status = gpu_attention_check_workspace(kernel, call, workspace);
+    return status == ROPE_OK ? gpu_check(kernel, &work, stream) : status;
+}
+
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
     const attention_work work = {call, workspace};
@@ -119,7 +127,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
         .name = label, .data = (takes), .query = query, .bind = bind,                              \
         .workspace = gpu_attention_workspace, .run = run, .release = gpu_release,                  \
-        .kernel_of = gpu_attention_kernel_of                                                       \
+        .kernel_of = gpu_attention_kernel_of, .check = check                                       \
     }
 
 static const rope_candidate candidates[] = {

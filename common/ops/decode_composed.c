@@ -1,0 +1,155 @@
+#include "common/ops/decode_composed.h"
+
+#include "common/ops/append_call.h"
+#include "common/ops/attention_call.h"
+#include "common/ops/attention_shape.h"
+#include "common/ops/tensor.h"
+#include "common/plan.h"
+#include "common/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 256 };
+
+/* Their problems are those of the whole, which releases them. */
+static const rope_operation append_operation = {.name = "append",
+                                                .version = ROPE_APPEND_VERSION,
+                                                .call_size = sizeof(rope_append_call),
+                                                .read = rope_append_call_read};
+static const rope_operation attention_operation = {.name = "attention",
+                                                   .version = ROPE_ATTENTION_VERSION,
+                                                   .call_size = sizeof(rope_attention_call),
+                                                   .read = rope_attention_call_read};
+
+typedef struct composition {
+    rope_plan *append, *attention;
+} composition;
+
+static void release(void *kernel) {
+    composition *c = kernel;
+    rope_plan_destroy(c->append);
+    rope_plan_destroy(c->attention);
+    free(c);
+}
+
+static rope_status make_plans(const rope_backend *backend, const rope_decode_own *own,
+                              int32_t device, composition *made) {
+    const int whole = !own->kernel || strcmp(own->kernel, rope_decode_composed.name) == 0;
+    const rope_choice any = {backend->name, device, NULL},
+                      named = {backend->name, device, whole ? NULL : own->kernel};
+    void *append = (void *)(uintptr_t)own->problem.append,
+         *attention = (void *)(uintptr_t)own->problem.attention;
+    const rope_status status = rope_plan_make(&append_operation, append, &any, &made->append);
+    return status == ROPE_OK
+               ? rope_plan_make_tuned(&attention_operation, attention, &named,
+                                      &rope_attention_shape, own->tuning, &made->attention)
+               : status;
+}
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    composition *made = calloc(1, sizeof *made);
+    if (!made)
+        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for a plan");
+    const rope_status status = make_plans(self->data, problem, device, made);
+    if (status == ROPE_OK) {
+        *kernel = made;
+    } else {
+        release(made);
+        snprintf(reason, ROPE_REASON_SIZE, "declined: %.140s", rope_last_error());
+    }
+    return status;
+}
+
+/* Rotated queries that no q.out receives come first in the workspace. */
+static rope_status query_bytes(const rope_append_problem *p, int64_t batch, int64_t tokens,
+                               int64_t heads, size_t *bytes) {
+    const rope_append_steps *steps = &p->steps[ROPE_APPEND_Q];
+    size_t made = (size_t)(steps->head_dim * rope_dtype_size(p->rope.dtype));
+    if (__builtin_mul_overflow(made, batch, &made) || __builtin_mul_overflow(made, tokens, &made) ||
+        __builtin_mul_overflow(made, heads, &made) ||
+        __builtin_add_overflow(made, ALIGNMENT - 1, &made))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "bounds.batch %lld * bounds.tokens %lld * bounds.q_heads %lld of %d "
+                         "elements overflow; allowed is below 2^64 bytes",
+                         (long long)batch, (long long)tokens, (long long)heads, steps->head_dim);
+    *bytes = made / ALIGNMENT * ALIGNMENT;
+    return ROPE_OK;
+}
+
+static rope_status workspace_of(const void *canonical, const void *kernel, const void *given,
+                                size_t *bytes) {
+    const rope_decode_problem *problem = canonical;
+    const composition *c = kernel;
+    const rope_attention_bounds *bounds = given;
+    size_t queries = 0, attention = 0;
+    rope_status status =
+        query_bytes(problem->append, bounds->batch, bounds->tokens, bounds->q_heads, &queries);
+    if (status == ROPE_OK)
+        status = rope_plan_workspace(c->attention, bounds, &attention);
+    if (status == ROPE_OK && __builtin_add_overflow(queries, attention, bytes))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "bounds.tokens is %lld; allowed is what needs less than 2^64 bytes",
+                         (long long)bounds->tokens);
+    return status;
+}
+
+/* Has the append write its queries, and attention read them, at the front of the workspace. */
+static rope_status place_queries(const rope_append_problem *problem, void **workspace,
+                                 rope_append_operand *q, rope_attention_call *attention) {
+    const rope_call *call = &attention->rope;
+    const int64_t dim = problem->steps[ROPE_APPEND_Q].head_dim, row = q->heads * dim,
+                  stride[4] = {call->tokens * row, row, dim, 1};
+    size_t bytes = 0;
+    rope_status status = query_bytes(problem, call->batch, call->tokens, q->heads, &bytes);
+    if (status != ROPE_OK)
+        return status;
+    if (bytes > attention->workspace_bytes)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "workspace_bytes is %zu; allowed is at least %zu where q.out is NULL",
+                         attention->workspace_bytes, bytes);
+    if (!*workspace)
+        return rope_fail_null("workspace");
+    q->out = *workspace;
+    memcpy(q->out_stride, stride, sizeof stride);
+    memcpy(attention->rope.tensor[0].in_stride, stride, sizeof stride);
+    attention->rope.tensor[0].in = *workspace;
+    attention->workspace_bytes -= bytes;
+    *workspace = (char *)*workspace + bytes;
+    return ROPE_OK;
+}
+
+static rope_status run(const void *canonical, const void *kernel, const void *given,
+                       void *workspace, void *stream) {
+    const rope_decode_problem *problem = canonical;
+    const composition *c = kernel;
+    rope_decode_call call = *(const rope_decode_call *)given;
+    rope_append_operand *q = &call.append.tensor[ROPE_APPEND_Q];
+    rope_status status = ROPE_OK;
+    if (!q->out)
+        status = place_queries(problem->append, &workspace, q, &call.attention);
+    if (status == ROPE_OK)
+        status = rope_plan_check_call(c->attention, &call.attention, workspace, stream);
+    if (status == ROPE_OK)
+        status = rope_plan_run(c->append, &call.append, NULL, stream);
+    return status == ROPE_OK ? rope_plan_run(c->attention, &call.attention, workspace, stream)
+                             : status;
+}
+
+static const char *kernel_of(const void *kernel, const void *call) {
+    const composition *c = kernel;
+    const rope_decode_call *decode = call;
+    return rope_plan_name_of(c->attention, &decode->attention);
+}
+
+const rope_candidate rope_decode_composed = {.operation = "decode",
+                                             .version = ROPE_DECODE_VERSION,
+                                             .numerics = ROPE_BOUNDED,
+                                             .name = "composed",
+                                             .bind = bind,
+                                             .workspace = workspace_of,
+                                             .run = run,
+                                             .release = release,
+                                             .kernel_of = kernel_of};

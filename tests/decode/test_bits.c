@@ -1,0 +1,68 @@
+/* rope_decode, composed, gives the bits of rope_append and then rope_attention, in one call and
+ * from a graph. */
+#include "tests/decode/compare.h"
+#include "tests/support/device.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CASES = 120 };
+
+/* The arena after one call of a kernel, or NULL where it declines. */
+static unsigned char *arena_of_decode(const decode_case *c, const char *kernel, int32_t graph) {
+    unsigned char *result = malloc(c->append.base.bytes);
+    const rope_status status = decode_run(c, kernel, graph, result);
+    if (status == ROPE_ERROR_UNSUPPORTED && kernel) {
+        free(result);
+        return NULL;
+    }
+    CHECK_STATUS(ROPE_OK, status);
+    return result;
+}
+
+static unsigned char *arena_of_both(const decode_case *c, const char *kernel) {
+    unsigned char *result = malloc(c->append.base.bytes);
+    CHECK_STATUS(ROPE_OK, decode_run_both(c, kernel, result));
+    return result;
+}
+
+static void check_same(const decode_case *c, unsigned char *expected, unsigned char *result,
+                       const char *what) {
+    size_t at = 0;
+    while (result && at < c->append.base.bytes && result[at] == expected[at])
+        at++;
+    CHECK(!result || at == c->append.base.bytes, "%s: byte %zu of the arena differs", what, at);
+    free(expected);
+    free(result);
+}
+
+TEST(decode_bits, append_then_attention) {
+    decode_required();
+    device_not_provided("it may decline a call");
+    for (int64_t i = -1; test_next(&i, CASES);) {
+        decode_case c;
+        const char *kernel;
+        decode_make(&c, test_seed(), i);
+        decode_describe(&c, "composed");
+        check_same(&c, arena_of_both(&c, NULL), arena_of_decode(&c, "composed", 0), "composed");
+        for (int32_t k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            decode_describe(&c, kernel);
+            unsigned char *result = arena_of_decode(&c, kernel, 0);
+            if (result)
+                check_same(&c, arena_of_both(&c, kernel), result, "of a kernel of attention");
+        }
+        decode_free(&c);
+    }
+}
+
+TEST(decode_bits, from_a_graph) {
+    decode_required();
+    for (int64_t i = -1; test_next(&i, CASES / 4);) {
+        decode_case c;
+        decode_make(&c, test_seed() + 1, i);
+        decode_describe(&c, NULL);
+        check_same(&c, arena_of_decode(&c, NULL, 0), arena_of_decode(&c, NULL, 1), "replayed");
+        decode_free(&c);
+    }
+}
