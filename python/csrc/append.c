@@ -34,8 +34,8 @@ static stored stored_of(const append_call *c, int part) {
     };
 }
 
-/* The tensor that the others are compared with: the first part, or the cache whose keys move. */
-static const tensor *lead_of(const append_call *c, const char **name) {
+/* The first part, or the cache whose keys move. */
+const tensor *append_lead(const append_call *c, const char **name) {
     for (int p = 0; p < PARTS; p++)
         if (source(c, p))
             return *name = c->in[p].handle ? names[p] : out_names[p], source(c, p);
@@ -94,7 +94,8 @@ static const char *check_one(const append_call *c, const tensor *lead, const cha
                           ROPE_MAX_APPEND_HEAD_DIM);
     if (!error && in && c->out[part].handle)
         error = check_out(lead, in, &c->out[part], part);
-    if (!error && in && !c->out[part].handle && !cache->handle)
+    const int optional = part == PART_Q && c->attended;
+    if (!error && in && !c->out[part].handle && !cache->handle && !optional)
         error = part == PART_Q ? fail("q_out is not given; allowed is a tensor")
                                : fail("%s and %s are None; allowed is one of them at least",
                                       cache_names[part], out_names[part]);
@@ -113,7 +114,7 @@ static const char *check_places(const append_call *c, const tensor *lead) {
     const char *error = NULL;
     if (c->slots.handle)
         error = check_index(lead, &c->slots, "slots");
-    if (!error && c->slots.handle && c->block_table.handle)
+    if (!error && c->slots.handle && c->block_table.handle && !c->attended)
         return fail("slots and block_table are given; allowed is one of them");
     if (!error)
         error = check_table(lead, &c->block_table);
@@ -126,8 +127,8 @@ static const char *check_places(const append_call *c, const tensor *lead) {
     return error ? error : check_repeats(&c->slots, "slots", "");
 }
 
-static const char *check_all(const append_call *c, const tensor *lead, const char *lead_name,
-                             int32_t *position_dtype) {
+const char *append_check(const append_call *c, const tensor *lead, const char *lead_name,
+                         int32_t *position_dtype) {
     const char *error = NULL;
     for (int p = 0; p < PARTS && !error; p++)
         error = check_one(c, lead, lead_name, p);
@@ -153,8 +154,7 @@ static int32_t cache_kind(const append_call *c) {
                                    : ROPE_CACHE_SEQUENCE;
 }
 
-static const plan_entry *plan_of(const append_call *c, const tensor *lead, int32_t position_dtype,
-                                 const char **error) {
+plan_key append_key(const append_call *c, const tensor *lead, int32_t position_dtype) {
     const tensor *first = &c->cache[c->cache[PART_K].handle ? PART_K : PART_V];
     plan_key key = {
         .text = c->config.data,
@@ -168,8 +168,8 @@ static const plan_entry *plan_of(const append_call *c, const tensor *lead, int32
         .page_size = cache_page_size(first),
     };
     plan_key_put(&key, lead, &c->inputs.cos);
-    if (c->slots.handle || c->block_table.handle)
-        key.index_dtype = (c->slots.handle ? &c->slots : &c->block_table)->dtype;
+    key.slot_dtype = c->slots.handle ? c->slots.dtype : 0;
+    key.table_index_dtype = c->block_table.handle ? c->block_table.dtype : 0;
     for (int p = 0; p < PARTS; p++) {
         const stored s = stored_of(c, p);
         key.store_dtype[p] = s.data->handle ? s.data->dtype : 0;
@@ -178,7 +178,7 @@ static const plan_entry *plan_of(const append_call *c, const tensor *lead, int32
         if (p != PART_Q)
             key.dim_block[p - PART_K] = cache_dim_block(s.data);
     }
-    return plan_for(&key, error);
+    return key;
 }
 
 /* ---- the library's call ---- */
@@ -243,7 +243,7 @@ static const char *put_caches(const append_call *c, rope_append_args *args,
     error = put_pages(k.data, v.data, &args->pages);
     if (!error && c->slots.handle)
         error = put_slots(c, args);
-    else if (!error && c->block_table.handle)
+    if (!error && c->block_table.handle)
         error = put_table(&c->block_table, rope->cu_seqlens ? rope->sequences : rope->batch,
                           &args->block_table, args->table_stride, &args->table_pages);
     return error ? error : inputs_starts(&c->inputs, rope, &args->cache_starts);
@@ -299,8 +299,8 @@ static const char *put_q_scale(const append_call *c, int32_t layout, const rope_
     return put_scale(&s, over, orders[layout], target);
 }
 
-static const char *put_all(const append_call *c, const tensor *lead, const plan_entry *entry,
-                           rope_append_args *args) {
+const char *append_put(const append_call *c, const tensor *lead, const plan_entry *entry,
+                       rope_append_args *args) {
     const tensor *keys = &c->cache[PART_K];
     const int moves = lead == keys;
     const int32_t layout = layout_of(entry->config.layout, lead);
@@ -336,17 +336,20 @@ static const char *run_widened(const append_call *c) {
 static const char *run(append_call *c) {
     int32_t position_dtype = 0;
     const char *lead_name = NULL;
-    const tensor *lead = lead_of(c, &lead_name);
+    const tensor *lead = append_lead(c, &lead_name);
     if (!lead)
         return fail("q, k and v are None; allowed is one of them at least");
-    const char *error = check_all(c, lead, lead_name, &position_dtype);
+    const char *error = append_check(c, lead, lead_name, &position_dtype);
     if (!error && !position_dtype)
         return run_widened(c);
-    const plan_entry *entry = error ? NULL : plan_of(c, lead, position_dtype, &error);
+    if (error)
+        return error;
+    const plan_key key = append_key(c, lead, position_dtype);
+    const plan_entry *entry = plan_for(&key, &error);
     if (!entry)
         return error;
     rope_append_args args = ROPE_APPEND_ARGS_INIT;
-    error = put_all(c, lead, entry, &args);
+    error = append_put(c, lead, entry, &args);
     if (!error)
         error = longest_check_cached(entry, &args.rope);
     entry = error ? NULL : longest_of_tokens(entry, &args.rope, &error);

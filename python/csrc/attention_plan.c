@@ -81,6 +81,11 @@ static const char *check_tree(const attention_call *c) {
     return check_device(&c->q, t, "tree_mask");
 }
 
+const char *attention_check_masks(const attention_call *c) {
+    const char *error = check_sinks(c);
+    return error ? error : check_tree(c);
+}
+
 const char *attention_check(const attention_call *c, int32_t *position_dtype) {
     const char *error = check_source(c);
     if (!error)
@@ -92,9 +97,7 @@ const char *attention_check(const attention_call *c, int32_t *position_dtype) {
     if (!error && attention_is_cached(c))
         error = check_stores(c);
     if (!error)
-        error = check_sinks(c);
-    if (!error)
-        error = check_tree(c);
+        error = attention_check_masks(c);
     return error ? error : inputs_check(&c->inputs, &c->q, position_dtype);
 }
 
@@ -121,7 +124,7 @@ const plan_entry *attention_plan(const attention_call *c, int32_t operation, int
     if (!attention_is_cached(c))
         return plan_for(&key, error);
     key.cache = c->block_table.handle ? ROPE_CACHE_TABLE : ROPE_CACHE_SEQUENCE;
-    key.index_dtype = c->block_table.handle ? c->block_table.dtype : 0;
+    key.table_index_dtype = c->block_table.handle ? c->block_table.dtype : 0;
     key.page_size = cache_page_size(&c->cache[KEYS]);
     for (int i = 0; i < STORES; i++) {
         const stored s = attention_store(c, i);

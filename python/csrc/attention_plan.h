@@ -8,6 +8,9 @@
 /* Checks that do not need the plan; *position_dtype is 0 where index tensors are of two types. */
 const char *attention_check(const attention_call *c, int32_t *position_dtype);
 
+/* Of sinks and of a tree alone. */
+const char *attention_check_masks(const attention_call *c);
+
 /* Refuses what no gradient is of. */
 const char *attention_check_gradient(const attention_call *c);
 

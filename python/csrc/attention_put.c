@@ -231,6 +231,16 @@ static const char *put_sinks(const attention_call *c, rope_attention_args *args)
     return NULL;
 }
 
+const char *attention_put_masks(const attention_call *c, const plan_entry *entry,
+                                rope_attention_args *args) {
+    const char *error = put_lengths(c, args);
+    if (!error)
+        error = put_key_positions(c, &entry->config.attention, args);
+    if (!error)
+        error = put_sinks(c, args);
+    return error ? error : put_tree(c, args);
+}
+
 const char *attention_put(const attention_call *c, const plan_entry *entry, int32_t layout,
                           rope_attention_args *args) {
     const rope_attention_desc *desc = &entry->config.attention;
@@ -241,11 +251,5 @@ const char *attention_put(const attention_call *c, const plan_entry *entry, int3
         error = inputs_put(&c->inputs, &c->q, &desc->rope, &args->rope);
     if (!error)
         error = attention_is_cached(c) ? put_caches(c, args) : put_tensors(c, layout, args);
-    if (!error)
-        error = put_lengths(c, args);
-    if (!error)
-        error = put_key_positions(c, desc, args);
-    if (!error)
-        error = put_sinks(c, args);
-    return error ? error : put_tree(c, args);
+    return error ? error : attention_put_masks(c, entry, args);
 }

@@ -13,6 +13,10 @@ int attention_is_packed(const attention_call *c);
 /* One of the caches, with its scale. */
 stored attention_store(const attention_call *c, int which);
 
+/* Lengths and positions of keys, sinks and a tree, of args whose queries and k_tokens are known. */
+const char *attention_put_masks(const attention_call *c, const plan_entry *entry,
+                                rope_attention_args *args);
+
 /* Fills args but for what is made: out, lse and workspace. */
 const char *attention_put(const attention_call *c, const plan_entry *entry, int32_t layout,
                           rope_attention_args *args);

@@ -139,8 +139,8 @@ const char *fill_append(config_text *config, const plan_key *key) {
     desc->cache = key->cache;
     desc->k_source = key->k_source;
     desc->page_size = key->page_size;
-    desc->slot_dtype = key->cache == ROPE_CACHE_SLOTS ? key->index_dtype : 0;
-    desc->table_dtype = key->cache == ROPE_CACHE_TABLE ? key->index_dtype : 0;
+    desc->slot_dtype = key->slot_dtype;
+    desc->table_dtype = key->table_index_dtype;
     desc->k_dim_block = key->dim_block[0];
     desc->v_dim_block = key->dim_block[1];
     return fill_dtype(desc, stated, key);
@@ -171,12 +171,8 @@ void fill_window_right(config_text *config) {
         desc->window_right = config->window_right;
 }
 
-const char *fill_attention(config_text *config, const plan_key *key) {
+static const char *fill_mask(config_text *config, const plan_key *key) {
     rope_attention_desc *desc = &config->attention;
-    rope_attention_store *const stores[] = {&desc->k, &desc->v};
-    const char *error = fill_rotated(desc, config, key);
-    if (error)
-        return error;
     if (key->tree && config->window_right == 0)
         return fail("window_right is 0; allowed is None with tree_mask");
     fill_window_right(config);
@@ -184,17 +180,51 @@ const char *fill_attention(config_text *config, const plan_key *key) {
         return fail("causal is given; allowed is None with tree_mask");
     if (key->tree)
         desc->mask = ROPE_MASK_TREE;
-    desc->v_head_dim = key->v_head_dim;
     desc->sink_dtype = key->sink_dtype;
+    return NULL;
+}
+
+const char *fill_attention(config_text *config, const plan_key *key) {
+    rope_attention_desc *desc = &config->attention;
+    rope_attention_store *const stores[] = {&desc->k, &desc->v};
+    const char *error = fill_rotated(desc, config, key);
+    if (!error)
+        error = fill_mask(config, key);
+    if (error)
+        return error;
+    desc->v_head_dim = key->v_head_dim;
     desc->cache = key->cache;
     desc->page_size = key->page_size;
     desc->ring = config->append.ring;
-    desc->table_dtype = key->cache == ROPE_CACHE_TABLE ? key->index_dtype : 0;
+    desc->table_dtype = key->table_index_dtype;
     for (int i = 0; i < 2; i++) {
         stores[i]->dtype = key->store_dtype[1 + i];
         stores[i]->scale = key->scale[1 + i];
         stores[i]->dim_block = key->dim_block[i];
     }
+    return NULL;
+}
+
+const char *fill_decode(config_text *config, const plan_key *key, rope_decode_desc *desc) {
+    rope_attention_desc *attention = &config->attention;
+    if (attention->rotation)
+        return fail("rotate is given; allowed in decode is None, with rotation 'off' where neither "
+                    "q nor k rotates");
+    const char *error = fill_append(config, key);
+    if (!error)
+        error = fill_mask(config, key);
+    if (error)
+        return error;
+    attention->rotation = ROPE_ATTENTION_ROTATE_NONE; /* behind the append */
+    attention->ring = config->append.ring;
+    desc->append = config->append;
+    desc->mask = attention->mask;
+    desc->sink_dtype = attention->sink_dtype;
+    desc->scale = attention->scale;
+    desc->soft_cap = attention->soft_cap;
+    desc->window = attention->window;
+    desc->window_right = attention->window_right;
+    desc->chunk = attention->chunk;
     return NULL;
 }
 

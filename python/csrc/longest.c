@@ -94,7 +94,7 @@ static const char *check_readable(const plan_entry *entry, const rope_args *args
 const plan_entry *longest_of_tokens(const plan_entry *entry, const rope_args *args,
                                     const char **error) {
     const rope_desc *desc =
-        entry->key.operation == OPERATION_APPEND ? &entry->config.append.rope : &entry->config.desc;
+        entry->key.operation == OPERATION_ROPE ? &entry->config.desc : &entry->config.append.rope;
     if (!entry->limit)
         return entry;
     *error = entry->key.k_source == ROPE_SOURCE_CACHE

@@ -6,6 +6,7 @@
 #include "python/csrc/append.h"
 #include "python/csrc/attention.h"
 #include "python/csrc/call.h"
+#include "python/csrc/decode.h"
 
 #include <string.h>
 
@@ -171,6 +172,51 @@ static void derive(const signature *s, StableIValue *stack) {
         stack[i] = (uintptr_t)made[i]->handle;
 }
 
+/* ---- decode ---- */
+
+#define OF(member) offsetof(decode_call, member)
+static const argument decode_list[] = {
+    {"q", TENSOR, FULL, FULL, OF(append.in[PART_Q])},
+    {"k", TENSOR, FULL, FULL, OF(append.in[PART_K])},
+    {"v", TENSOR, FULL, FULL, OF(append.in[PART_V])},
+    {"config", TEXT, FULL, 0, OF(append.config)},
+    {"k_cache", TENSOR, FULL, FULL, OF(append.cache[PART_K])},
+    {"v_cache", TENSOR, FULL, FULL, OF(append.cache[PART_V])},
+    {"k_lengths", TENSOR, FULL, FULL, OF(append.inputs.k_lengths)},
+    OPTION(block_table, append.block_table),
+    OPTION(positions, append.inputs.position_ids),
+    OPTION(q_weight, append.weight[PART_Q]),
+    OPTION(k_weight, append.weight[PART_K]),
+    OPTION(sinks, attention.sinks),
+    OPTION(k_scale, append.scale[PART_K]),
+    OPTION(v_scale, append.scale[PART_V]),
+    OPTION(k_scale_out, append.scale_out[PART_K]),
+    OPTION(v_scale_out, append.scale_out[PART_V]),
+    OPTION(slots, append.slots),
+    OPTION(cu_seqlens, append.inputs.cu_seqlens),
+    OPTION(cache_starts, append.inputs.cache_starts),
+    OPTION(sequence_offsets, append.inputs.sequence_offsets),
+    OPTION(sequence_lengths, append.inputs.sequence_lengths),
+    OPTION(v_weight, append.weight[PART_V]),
+    OPTION(tree_mask, attention.tree_bits),
+    OPTION(k_positions, append.inputs.k_position_ids),
+    OPTION(cos, append.inputs.cos),
+    OPTION(sin, append.inputs.sin),
+    OPTION(position_flag, append.inputs.position_flag),
+    {"position_offset", NUMBER, FULL, 0, OF(append.inputs.position_offset)},
+    {"tree_keys", NUMBER, FULL, 0, OF(attention.tree_keys)},
+    {"max_seqlen_k", NUMBER, FULL, 0, OF(attention.max_seqlen_k)},
+    {0}};
+#undef OF
+
+static void decode(const signature *s, StableIValue *stack) {
+    decode_call c = {0};
+    CARRY_OUT(s, stack, &c, decode_run, decode_release_results);
+    stack[0] = (uintptr_t)c.attention.out.handle;
+}
+
+/* ---- merge ---- */
+
 static const argument merge_list[] = {{"out", TENSOR, FULL, FULL, offsetof(merge_call, parts)},
                                       {"lse", TENSOR, FULL, FULL, offsetof(merge_call, parts_lse)},
                                       {0}};
@@ -215,6 +261,8 @@ static void merge(const signature *s, StableIValue *stack) {
     DEFAULT(attention_explained, attend, FULL | EXPLAINED)                                         \
     DEFAULT(attention_rotated, attend, FULL | LSE | ROTATED)                                       \
     DEFAULT(attention_backward, derive, BACKWARD)                                                  \
+    DEFAULT(decode, decode, FULL)                                                                  \
+    DEFAULT(decode_no_grad, decode, FULL)                                                          \
     DEFAULT(attention_merge, merge, FULL)                                                          \
     DEFAULT(attention_merge_no_grad, merge, FULL)
 

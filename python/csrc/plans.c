@@ -67,6 +67,12 @@ static plan_entry *begin(const plan_key *key, const char **error) {
     return entry;
 }
 
+static const char *create_decode(plan_entry *entry) {
+    rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
+    const char *error = fill_decode(&entry->config, &entry->key, &desc);
+    return error ? error : fail_of_library(rope_decode_plan_create(&desc, &entry->plan));
+}
+
 static const char *create(plan_entry *entry) {
     const plan_key *key = &entry->key;
     config_text *config = &entry->config;
@@ -86,6 +92,8 @@ static const char *create(plan_entry *entry) {
         return error ? error
                      : fail_of_library(
                            rope_attention_backward_plan_create(&config->attention, &entry->plan));
+    case OPERATION_DECODE:
+        return create_decode(entry);
     default:
         return fail_of_library(rope_plan_create(&config->desc, &entry->plan));
     }
@@ -93,10 +101,11 @@ static const char *create(plan_entry *entry) {
 
 /* Whether dynamic scaling follows a call, where what rotates has no length of its own. */
 static int64_t limit_of(const plan_entry *entry) {
-    const rope_desc *desc = entry->key.operation == OPERATION_ROPE ? &entry->config.desc
-                            : entry->key.operation == OPERATION_APPEND
-                                ? &entry->config.append.rope
-                                : &entry->config.attention.rope;
+    const rope_desc *desc =
+        entry->key.operation == OPERATION_ROPE ? &entry->config.desc
+        : entry->key.operation == OPERATION_APPEND || entry->key.operation == OPERATION_DECODE
+            ? &entry->config.append.rope
+            : &entry->config.attention.rope;
     const int follows = desc->rope_type == ROPE_TYPE_DYNAMIC && desc->alpha == 0;
     return follows && desc->sequence_length == 0 ? desc->max_position_embeddings : 0;
 }

@@ -12,6 +12,7 @@ enum {
     OPERATION_APPEND,
     OPERATION_ATTENTION,
     OPERATION_ATTENTION_BACKWARD,
+    OPERATION_DECODE,
     OPERATION_MERGE
 };
 
@@ -32,11 +33,12 @@ typedef struct plan_key {
     int32_t scale[3];        /* ROPE_SCALE_ */
     int32_t weight_dtype[3]; /* 0 without a weight */
     int32_t cache;           /* ROPE_CACHE_ */
-    int32_t index_dtype;     /* of slots or the block table */
-    int32_t dim_block[2];    /* of k's and v's cache */
-    int32_t k_source;        /* ROPE_SOURCE_ */
-    int32_t sink_dtype;      /* 0 without sinks */
-    int32_t tree;            /* whether there are bits of a tree */
+    int32_t slot_dtype;
+    int32_t table_index_dtype; /* of the block table */
+    int32_t dim_block[2];      /* of k's and v's cache */
+    int32_t k_source;          /* ROPE_SOURCE_ */
+    int32_t sink_dtype;        /* 0 without sinks */
+    int64_t tree;              /* whether there are bits of a tree */
     int64_t page_size;
     int64_t sequence_length; /* of plan_scaled; 0: what the text says */
 } plan_key;

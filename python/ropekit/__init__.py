@@ -1,12 +1,12 @@
 """Rotary position embedding, append and attention for PyTorch on ropekit's kernels.
 
 docs/python.md is an introduction. Functions: `apply`, `apply_`, `append`, `attention`,
-`attention_merge`, `explain`, `rope`; a module: `RoPEAttention`; what a layer is: `Config`, and
-which kinds of layers a model has: `layer_kinds`.
+`attention_merge`, `decode`, `explain`, `rope`; a module: `RoPEAttention`; what a layer is:
+`Config`, and which kinds of layers a model has: `layer_kinds`.
 Importing `ropekit.transformers` makes attn_implementation "ropekit" known.
 
 Operators: torch.ops.ropekit has rotate, rotate_pair, rotate_ and rotate_pair_, of `apply` and
-`apply_`; append; attention, attention_lse, attention_flag and attention_merge, and
+`apply_`; append; decode; attention, attention_lse, attention_flag and attention_merge, and
 attention_rotated and attention_backward, which autograd calls. Those that write declare it and
 raise the version, so that autograd refuses a tensor that it saved before. Names with _no_grad, and
 the overloads few, ids and cached, are for calls without a gradient or of fewer arguments, which
@@ -31,6 +31,7 @@ from ropekit._append import append
 from ropekit._attention import attention
 from ropekit._attention_merge import attention_merge
 from ropekit._cache import KeyValueCache
+from ropekit._decode import decode
 from ropekit._explain import Explanation, explain
 from ropekit._functions import apply, apply_, rope
 from ropekit._library import version
@@ -61,6 +62,7 @@ __all__ = [
     "apply_",
     "attention",
     "attention_merge",
+    "decode",
     "explain",
     "layer_kinds",
     "rope",

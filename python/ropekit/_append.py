@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, overload
 
 import torch
@@ -46,6 +47,11 @@ def _fake(q: Any, k: Any, v: Any, config: str, *rest: Any) -> None:
     named = zip(ARGUMENTS, (q, k, v, *rest), strict=False)
     given = {name: x for name, x in named if isinstance(x, Tensor)}
     check_append(given)
+    settle(given)
+
+
+def settle(given: Mapping[str, Tensor]) -> None:
+    """A graph is of the sizes that its caches have."""
     for name in CACHES if _LOSES_OFFSETS else ():
         if name in given and given[name].storage_offset() != 0:
             raise RuntimeError(
@@ -53,7 +59,7 @@ def _fake(q: Any, k: Any, v: Any, config: str, *rest: Any) -> None:
                 "function compiled by PyTorch before 2.13 is 0, a tensor of its own for each cache"
             )
     # Inductor of PyTorch 2.13 loses the offset of a view whose sizes are symbols, as kv[1] of one
-    # tensor, and kv[0] is written: a graph is of the sizes that its caches have.
+    # tensor, and kv[0] is written.
     for x in (given[name] for name in CACHES if name in given):
         for size in (*x.shape, *x.stride(), x.storage_offset()):
             int(size)

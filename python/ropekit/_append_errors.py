@@ -32,7 +32,7 @@ WRITTEN = (
     *("q_scale_out", "k_scale_out", "v_scale_out", "position_flag"),
 )
 
-_FIXED = (
+FIXED = (
     dict.fromkeys((*INDICES, "slots", "block_table", "cache_starts"), (torch.int32, torch.int64))
     | {name: (torch.float32,) for name in ARGUMENTS if "scale" in name}
     | {"position_flag": (torch.int32,)}
@@ -47,8 +47,8 @@ def check_append(tensors: Mapping[str, Tensor]) -> None:
     own = tensors[leader].dtype
 
     def allowed(name: str) -> tuple[torch.dtype, ...]:
-        if name in _FIXED:
-            return _FIXED[name]
+        if name in FIXED:
+            return FIXED[name]
         if name in CACHES or (name == "q_out" and name != leader):
             return STORED
         if name == leader or own not in FLOATS:
@@ -73,7 +73,7 @@ def check_caches(tensors: Mapping[str, Tensor]) -> None:
 
 
 # What the library says of append, and what that is in Python.
-_WORDS = (
+WORDS = (
     (
         r"\b([qkv])\.norm\.weight is .*; allowed is 0 without norm\.type",
         r"\1_weight or \1_norm_weight is given; allowed is None without \1_norm_type",
@@ -122,7 +122,7 @@ def refuse_append(error: Exception, arguments: Any) -> NoReturn:
             text = text.replace(f"{name}.out is 0x", f"{name}_out is 0x")
             if f"{name}_out" in given:
                 text = text.replace(f"{name}.out_stride is", f"{name}_out.stride is")
-        for pattern, replacement in _WORDS:
+        for pattern, replacement in WORDS:
             text = re.sub(pattern, replacement, text)
         return explain(text)
 

@@ -60,7 +60,7 @@ def rotated(config: str) -> tuple[bool, bool]:
 # ---- fake kernels ----
 
 
-def _layout(q: Tensor, config: str) -> str:
+def layout_for(q: Tensor, config: str) -> str:
     layout = fields_of(config).get("layout", "thd" if q.dim() == 3 else "bshd")
     dims = 3 if layout == "thd" else 4
     if q.dim() != dims:
@@ -68,7 +68,7 @@ def _layout(q: Tensor, config: str) -> str:
     return layout
 
 
-def _by_token(sizes: list[Any], layout: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+def by_token(sizes: list[Any], layout: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """As results_like of python/csrc/attention_results.c: by token in memory."""
     if layout != "bhsd":
         return torch.empty(sizes, dtype=dtype, device=device)
@@ -78,12 +78,12 @@ def _by_token(sizes: list[Any], layout: str, dtype: torch.dtype, device: torch.d
 
 def _fake_out(call: Arguments) -> tuple[Tensor, str]:
     check_attention(TENSORS.given(call))
-    q, layout = call.q, _layout(call.q, call.config)
+    q, layout = call.q, layout_for(call.q, call.config)
     values = call.v_cache if call.v is None else call.v
     if values is None:
         raise ValueError("v and v_cache are None; allowed is one of them")
     width = values.shape[-1] * (values.shape[3] if values.dim() == 5 else 1)
-    return _by_token([*q.shape[:-1], width], layout, q.dtype, q.device), layout
+    return by_token([*q.shape[:-1], width], layout, q.dtype, q.device), layout
 
 
 def _fake(call: Arguments) -> Tensor:
@@ -92,7 +92,7 @@ def _fake(call: Arguments) -> Tensor:
 
 def _fake_lse(call: Arguments) -> tuple[Tensor, Tensor]:
     out, layout = _fake_out(call)
-    return out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device)
+    return out, by_token([*out.shape[:-1]], layout, torch.float32, out.device)
 
 
 def _fake_rotated(call: Arguments) -> tuple[Tensor, ...]:
@@ -100,10 +100,10 @@ def _fake_rotated(call: Arguments) -> tuple[Tensor, ...]:
     out, layout = _fake_out(call)
     q, k, _ = call.tensors
     found = (
-        _by_token([*x.shape], layout, x.dtype, x.device) if turn else q.new_empty(0)
+        by_token([*x.shape], layout, x.dtype, x.device) if turn else q.new_empty(0)
         for x, turn in zip((q, k), rotated(call.config), strict=True)
     )
-    return (out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device), *found)
+    return (out, by_token([*out.shape[:-1]], layout, torch.float32, out.device), *found)
 
 
 def _fake_backward(dout: Tensor, out: Tensor, lse: Tensor, *values: Any) -> tuple[Tensor, ...]:
@@ -117,7 +117,7 @@ def _fake_backward(dout: Tensor, out: Tensor, lse: Tensor, *values: Any) -> tupl
     ):
         if x.shape != shape:
             raise ValueError(f"{name} has the shape {list(x.shape)}; allowed is {list(shape)}")
-    found = [_by_token([*x.shape], layout, x.dtype, x.device) for x in call.tensors]
+    found = [by_token([*x.shape], layout, x.dtype, x.device) for x in call.tensors]
     heads = 0 if call.sinks is None else call.sinks.shape[0]
     return (*found, torch.empty(heads, dtype=torch.float32, device=out.device))
 

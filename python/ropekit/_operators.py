@@ -63,7 +63,7 @@ implement: Any = _definitions.impl
 
 
 # What torch.onnx.export does not translate, of what functions call; _onnx.py translates the rest.
-_NOT_IN_ONNX = {"rotate_", "rotate_pair_", "append", "attention_flag", "attention_merge"}
+_NOT_IN_ONNX = {"rotate_", "rotate_pair_", "append", "attention_flag", "attention_merge", "decode"}
 
 
 def define(name: str, schema: str, fake: Any) -> None:

@@ -1,0 +1,260 @@
+"""decode beside append and attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import ropekit
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+op = torch.ops.ropekit.decode
+HEADS, KV, DIM, SIZE = 8, 2, 64, 4
+LENGTHS = [6, 1, 11]
+PAGES = 3  # of each sequence
+EIGHT = (torch.float8_e4m3fn, torch.int8)
+NORM: dict[str, Any] = {"norm_type": "rms", "norm_eps": 1e-6, "norm_rounding": "twice"}
+
+
+def tokens_of(device: str, tokens: int = 1, dtype: torch.dtype = torch.float32) -> Any:
+    """q, k and v of each sequence, views of one projection."""
+    shape = len(LENGTHS), tokens, HEADS + 2 * KV, DIM
+    return torch.randn(shape, device=device).to(dtype).split([HEADS, KV, KV], 2)
+
+
+def caches_of(device: str, dtype: torch.dtype = torch.float32, paged: bool = True) -> Any:
+    """Keywords of a cache that holds something."""
+    pages, size = (PAGES * len(LENGTHS) + 1, SIZE) if paged else (len(LENGTHS), PAGES * SIZE)
+    found = {
+        f"{part}_cache": torch.randn(pages, size, KV, DIM, device=device).to(dtype) for part in "kv"
+    }
+    if dtype in EIGHT:
+        scale = torch.full((2, pages, size, KV), 0.02, device=device)
+        found |= {"k_scale_out": scale[0], "v_scale_out": scale[1]}
+    if paged:
+        order = torch.randperm(pages, device=device)[: PAGES * len(LENGTHS)]
+        found["block_table"] = order.view(len(LENGTHS), PAGES).int()
+    return found
+
+
+def lengths_of(device: str) -> torch.Tensor:
+    return torch.tensor(LENGTHS, device=device)
+
+
+def separately(tensors: Any, caches: Any, places: Any, masks: Any, **options: Any) -> Any:
+    """append, then attention, over a copy of the caches: its result and them."""
+    copies = {name: x.clone() for name, x in caches.items()}
+    own = {x: y for x, y in copies.items() if x != "block_table" or "slots" not in places}
+    q = ropekit.append(*tensors, **own, **places, **options)
+    seen = {name.removesuffix("_out"): x for name, x in copies.items()}
+    shared = {x: places[x] for x in ("cu_seqlens",) if x in places}
+    kept = {x: options[x] for x in ("config", "layout", "ring") if x in options}
+    return ropekit.attention(q, **seen, **masks, **shared, **kept, rotate="none"), copies
+
+
+def check(tensors: Any, caches: Any, places: Any, masks: Any, **options: Any) -> None:
+    """decode, which finds places by k_lengths, gives the same bits."""
+    wanted, copies = separately(tensors, caches, places, masks, **options)
+    own = {x: y for x, y in places.items() if x in ("cu_seqlens", "slots", "positions")}
+    found = ropekit.decode(*tensors, **caches, **masks, **own, **options)
+    assert torch.equal(found, wanted)
+    for name, x in caches.items():
+        bits = torch.uint8 if x.itemsize == 1 else x.dtype
+        assert torch.equal(x.view(bits), copies[name].view(bits)), name
+
+
+@pytest.mark.parametrize("paged", [True, False])
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, *EIGHT])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equals_append_and_attention(
+    dtype: torch.dtype, kept: torch.dtype, paged: bool, device: str
+) -> None:
+    lengths = lengths_of(device)
+    weights = torch.rand(2, DIM, device=device).to(dtype) + 0.5
+    options = {"q_weight": weights[0], "k_weight": weights[1], **NORM, "rope_theta": 5e5}
+    places = {"sequence_offsets": lengths - 1}
+    masks = {"k_lengths": lengths}
+    check(tokens_of(device, 1, dtype), caches_of(device, kept, paged), places, masks, **options)
+
+
+@pytest.mark.parametrize("name", ["window", "softcap", "sinks", "full", "kernel"])
+def test_masks(name: str, device: str) -> None:
+    lengths = lengths_of(device).clamp(min=3)
+    more: dict[str, Any] = {
+        "window": {"window": 2},
+        "softcap": {"softcap": 5.0, "scale": 0.5},
+        "sinks": {"sinks": torch.randn(HEADS, device=device)},
+        "full": {"causal": False},
+        "kernel": {"kernel": "scalar" if device == "cpu" else "generic"},
+    }[name]
+    masks = {"k_lengths": lengths, **more}
+    check(tokens_of(device, 3), caches_of(device), {"sequence_offsets": lengths - 3}, masks)
+
+
+def test_a_tree_of_drafts(device: str) -> None:
+    lengths = lengths_of(device).clamp(min=3)
+    tree = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], device=device).bool()
+    masks = {"k_lengths": lengths, "tree_mask": tree}
+    places = {
+        "positions": lengths[:, None] - 3 + torch.tensor([0, 1, 1], device=device),
+        "cache_starts": lengths - 3,
+    }
+    check(tokens_of(device, 3), caches_of(device), places, masks)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_packed_sequences(slots: bool, device: str) -> None:
+    """2, 0 and 3 tokens; with slots they name the same places."""
+    q, k, v = (x.flatten(0, 1)[:5] for x in tokens_of(device, 2))
+    bounds = torch.tensor([0, 2, 2, 5], device=device, dtype=torch.int32)
+    lengths, caches = lengths_of(device), caches_of(device)
+    starts = lengths - bounds.diff()
+    places: dict[str, Any] = {"cu_seqlens": bounds, "sequence_offsets": starts}
+    if slots:
+        of = [0, 0, 2, 2, 2]
+        index = torch.stack([starts[s] + i - int(bounds[s]) for i, s in enumerate(of)])
+        pages = caches["block_table"][of].gather(1, (index // SIZE)[:, None].long())[:, 0]
+        places["slots"] = pages * SIZE + index % SIZE
+    check((q, k, v), caches, places, {"k_lengths": lengths})
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "sbhd"])
+def test_layouts(layout: str, device: str) -> None:
+    order = {"bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}[layout]
+    tensors = [x.permute(order) for x in tokens_of(device, 2)]
+    lengths = lengths_of(device).clamp(min=2)
+    places = {"sequence_offsets": lengths - 2}
+    check(tensors, caches_of(device), places, {"k_lengths": lengths}, layout=layout)
+
+
+def test_a_layer_without_rotation_and_a_ring(device: str) -> None:
+    lengths, caches = lengths_of(device), caches_of(device)
+    places = {"cache_starts": lengths - 1}
+    check(tokens_of(device), caches, places, {"k_lengths": lengths}, rotation="off", ring=5)
+
+
+def test_orders_of_a_cache(device: str) -> None:
+    lengths, caches, tensors = lengths_of(device), caches_of(device), tokens_of(device)
+    other = {name: x.clone() for name, x in caches.items()}
+    wanted = ropekit.decode(*tensors, **caches, k_lengths=lengths)
+    for name in ("k_cache", "v_cache"):
+        other[name] = other[name].transpose(1, 2)
+    found = ropekit.decode(*tensors, **other, k_lengths=lengths, cache_layout="hnd")
+    assert torch.equal(found, wanted)
+    assert torch.equal(other["k_cache"].transpose(1, 2), caches["k_cache"])
+
+
+def test_no_tokens(device: str) -> None:
+    q, k, v = (x[:, :0] for x in tokens_of(device))
+    caches = caches_of(device)
+    before = caches["k_cache"].clone()
+    found = ropekit.decode(q, k, v, **caches, k_lengths=lengths_of(device))
+    assert found.shape == q.shape
+    assert torch.equal(caches["k_cache"], before)
+
+
+# ---- the operator ----
+
+
+def test_mutation_is_declared() -> None:
+    for name in ("decode", "decode_no_grad"):
+        arguments = getattr(torch.ops.ropekit, name).default._schema.arguments
+        written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
+        of_scales = {"k_scale_out", "v_scale_out"}
+        assert written == {"k_cache", "v_cache", "position_flag", *of_scales}
+
+
+@pytest.mark.parametrize("kept", [torch.float32, torch.int8])
+def test_opcheck(kept: torch.dtype, device: str) -> None:
+    caches = caches_of(device, kept)
+    lengths = lengths_of(device)
+    options = {x: y for x, y in caches.items() if x not in ("k_cache", "v_cache")}
+    first = *tokens_of(device), "window=4", caches["k_cache"], caches["v_cache"], lengths
+    torch.library.opcheck(op, first, options)
+
+
+def test_what_is_written_is_counted(device: str) -> None:
+    q, k, v = tokens_of(device)
+    caches, lengths = caches_of(device, torch.int8), lengths_of(device)
+    written = [x for name, x in caches.items() if name != "block_table"]
+    before = [x._version for x in written]
+    ropekit.decode(q, k, v, **caches, k_lengths=lengths)
+    assert written[0]._version == before[0] + 1
+    assert all(x._version > y for x, y in zip(written, before, strict=True))
+    with pytest.raises(RuntimeError, match=r"k requires a gradient; allowed is a call within"):
+        ropekit.decode(q, k.clone().requires_grad_(), v, **caches, k_lengths=lengths)
+    with torch.no_grad():
+        ropekit.decode(q, k.clone().requires_grad_(), v, **caches, k_lengths=lengths)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiles_without_a_break(backend: str, device: str) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    config = ropekit.Config(**NORM, rope_theta=5e5, window=5)
+    weight = torch.rand(DIM, device=device)
+
+    def step(x: Any, caches: Any, lengths: torch.Tensor) -> torch.Tensor:
+        q, k, v = (2 * x).split([HEADS, KV, KV], 2)
+        weights = {"q_weight": weight, "k_weight": weight}
+        out = ropekit.decode(q, k, v, **caches, k_lengths=lengths + 1, config=config, **weights)
+        return out + caches["k_cache"][0, 0, 0, 0]
+
+    compiled = torch.compile(step, fullgraph=True, backend=counter)
+    caches = caches_of(device)
+    wanted = {name: x.clone() for name, x in caches.items()}
+    for i in range(3):
+        x = torch.randn(len(LENGTHS), 1, HEADS + 2 * KV, DIM, device=device)
+        lengths = lengths_of(device).clamp(max=8) + i
+        assert torch.equal(compiled(x, caches, lengths), step(x, wanted, lengths))
+        assert torch.equal(caches["k_cache"], wanted["k_cache"])
+    assert counter.frame_count == 1
+
+
+# ---- errors ----
+
+Q, K, V = (x.contiguous() for x in tokens_of("cpu"))
+CACHES: Any = caches_of("cpu")
+GIVEN: dict[str, Any] = {"q": Q, "k": K, "v": V, "k_lengths": lengths_of("cpu"), **CACHES}
+ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (TypeError, "k_lengths is NoneType; allowed is a tensor", {"k_lengths": None}),
+    (TypeError, "v is NoneType; allowed is a tensor", {"v": None}),
+    (TypeError, "k is torch.float16; allowed is torch.float32, the type of q", {"k": K.half()}),
+    (TypeError, "k_lengths is torch.float32; allowed is torch.int32 or torch.int64", {
+        "k_lengths": lengths_of("cpu").float()}),
+    (TypeError, "there is no field 'blok_table'", {"blok_table": CACHES["block_table"]}),
+    (ValueError, "k_lengths has 2 entries; allowed is 3, one a sequence", {
+        "k_lengths": torch.tensor([6, 1])}),
+    (ValueError, r"k_lengths\[0\] is 99; allowed is 0..12", {
+        "k_lengths": torch.tensor([99, 1, 1]), "sequence_offsets": torch.tensor([5, 0, 0])}),
+    (ValueError, "the index in the cache of batch 1, token 0 is -1; allowed is 0..11", {
+        "k_lengths": torch.tensor([6, 0, 1])}),
+    (ValueError, "block_table has 2 rows; allowed is 3, one a sequence", {
+        "block_table": CACHES["block_table"][:2]}),
+    (ValueError, "block_table is not given; allowed with slots is a tensor", {
+        "block_table": None, "slots": torch.tensor([[1], [2], [3]])}),
+    (ValueError, "rotate is given; allowed in decode is None", {"rotate": "q"}),
+    (ValueError, "window is -3; allowed is > 0", {"window": -3}),
+    (ValueError, "softcap is -2; allowed is", {"softcap": -2.0}),
+    (ValueError, "kernel is 'nope'; allowed with .* is None, composed, library or any of", {
+        "kernel": "nope"}),
+    (ValueError, "sinks has 3 entries; allowed is 8, one a head of q", {"sinks": torch.zeros(3)}),
+    (ValueError, "tree_keys is 3; allowed is None without tree_mask", {"tree_keys": 3}),
+    (ValueError, "k_cache has 1 heads; allowed is 2", {"k_cache": CACHES["k_cache"][:, :, :1]}),
+    (ValueError, "v_cache has head_dim 32; allowed is 64", {
+        "v_cache": CACHES["v_cache"][..., :32]}),
+    (ValueError, "v_cache and k_cache overlap; allowed is tensors that do not", {
+        "v_cache": CACHES["k_cache"]}),
+    (ValueError, "max_seqlen_k is 0; allowed is > 0, or None", {"max_seqlen_k": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, words, options", ERRORS)
+def test_errors(kind: type[Exception], words: str, options: dict[str, Any]) -> None:
+    given = GIVEN | options
+    before = {name: x.clone() for name, x in given.items() if isinstance(x, torch.Tensor)}
+    with pytest.raises(kind, match=words):
+        ropekit.decode(**given)
+    assert all(torch.equal(x, given[name]) for name, x in before.items())
