@@ -15,6 +15,7 @@ from ropekit import _sdpa
 from ropekit._append import append
 from ropekit._attention import attention, rotated
 from ropekit._cache import PARTS, KeyValueCache, numbers, parts_of
+from ropekit._decode import decode
 from ropekit._errors import count
 from ropekit._explain import explain
 from ropekit._fields import ModuleFields, listed, merge, refuse_fields
@@ -190,9 +191,9 @@ class RoPEAttention(nn.Module):
         self._behind: Any = "none" if self._ahead else behind
         own = {"kernel": None, "rotate": None} | ({} if self._ahead else {"rotation": "off"})
         text = merge(self.config.text, own)
-        self._append = Config.from_text(
-            " ".join((text, *(f"{name}={x}" for name, x in norm.items()))).strip()
-        )
+        text = " ".join((text, *(f"{name}={x}" for name, x in norm.items()))).strip()
+        self._append = Config.from_text(text)
+        self._whole = Config.from_text(merge(text, {"kernel": stated.get("kernel")}))
 
     def make_cache(
         self,
@@ -305,11 +306,16 @@ class RoPEAttention(nn.Module):
             positions = _without_padding(positions, added, tokens, self._axes)
         if self._follows and positions is None and (lengths is not None or q.device.type != "cpu"):
             options["sequence_length"] = longest  # padding does not count, nor is a device read
-        q = self._append_to(q, k, v, positions=positions, added=added, cache=cache, **options)
         caches["k_lengths"] = ends = cache.lengths + added
+        found: Tensor
+        if lengths is None and self._behind == "none":
+            found = self._decode(q, k, v, positions=positions, cache=cache, **caches, **options)
+            cache.grow(new, ends)
+            return found
+        q = self._append_to(q, k, v, positions=positions, added=added, cache=cache, **options)
         if not self._ahead:
             options |= self._places(positions, tokens, ends, cache)
-        found: Tensor = attention(
+        found = attention(
             q,
             config=self.config,
             causal=self.causal,
@@ -320,6 +326,38 @@ class RoPEAttention(nn.Module):
         )
         cache.grow(new, ends)  # last, so that a cache is what it was where a call ends early
         return found
+
+    def _decode(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        positions: Tensor | None,
+        cache: KeyValueCache,
+        **options: Any,
+    ) -> Tensor:
+        """Norm, rotation, the cache's write and attention of every token, in one call."""
+        options |= {f"{part}_scale_out": options.pop(f"{part}_scale") for part in "kv"}
+        cache.rotated = True
+        return decode(
+            q,
+            k,
+            v,
+            config=self._whole,
+            causal=self.causal,
+            positions=positions,
+            cache_starts=None if positions is None else cache.lengths,
+            **self._weights(),
+            **options,
+        )
+
+    def _weights(self) -> dict[str, Any]:
+        return {
+            f"{part}_weight": norm.weight
+            for part, norm in (("q", self.q_norm), ("k", self.k_norm))
+            if norm is not None
+        }
 
     def _append_to(
         self,
@@ -334,11 +372,7 @@ class RoPEAttention(nn.Module):
     ) -> Tensor:
         """Norm, rotation and the cache's write: of every token, or of the first of each row."""
         ids = positions if self._ahead else None
-        given: dict[str, Any] = {
-            f"{part}_weight": norm.weight
-            for part, norm in (("q", self.q_norm), ("k", self.k_norm))
-            if norm is not None
-        }
+        given = self._weights()
         if isinstance(added, Tensor):
             offsets = cache.lengths if self._ahead and ids is None else None
             given |= {"slots": cache.slots(added, q.shape[1], self._ring), "ring": None}

@@ -1,7 +1,8 @@
-"""Layers of Transformers whose norm, rotation and cache write are one call over a StaticCache.
+"""Layers of Transformers whose norm, rotation, cache write and attention are one call.
 
-A layer is taken where a trial of it on a small cache gives its attention the same queries, keys and
-values; every call that is no such step goes to the layer's own forward.
+The cache is a StaticCache. A layer is taken where a trial of it on a small cache gives its
+attention the same queries, keys and values; every call that is no such step goes to the layer's own
+forward.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from transformers import AttentionInterface, StaticCache
 from transformers.cache_utils import StaticLayer
 
 from ropekit._append import append
-from ropekit._attention import attention
+from ropekit._decode import decode
 from ropekit._forms import NAMES, find_form
 from ropekit._transformers_attention import NAME, attention_forward, options_of
 from ropekit._transformers_masks import Mask, is_of_lengths
@@ -57,13 +58,13 @@ class FusedForward:
             return self.original(*args, **kwargs)
         module, mask = self.module, Mask.decode(kwargs["attention_mask"])
         cos, sin = kwargs["position_embeddings"]
-        q = self.append(kwargs["hidden_states"], cos, sin, layer)
-        lengths = mask.values[:, 0]
-        options = self.options | mask.fields() | {"rotation": "off", "k_lengths": lengths}
+        hidden = kwargs["hidden_states"]
+        options = self.options | mask.fields() | {"k_lengths": mask.values[:, 0]}
         if hasattr(module, "sinks"):
-            options["sinks"] = module.sinks.to(q.dtype)
-        caches = {"k_cache": layer.keys, "v_cache": layer.values, "cache_layout": "hnd"}
-        out = attention(q, **caches, **options)
+            options["sinks"] = module.sinks.to(hidden.dtype)
+        q, k, v = self._tensors(hidden)
+        out = decode(q, k, v, **self._places(hidden, cos, sin, layer), **options)
+        layer.cumulative_length.add_(hidden.shape[1])
         return module.o_proj(out.flatten(2)), None
 
     def _layer(self, kwargs: dict[str, Any]) -> Any:
@@ -88,21 +89,28 @@ class FusedForward:
 
     def append(self, hidden: Tensor, cos: Tensor, sin: Tensor, layer: Any) -> Tensor:
         """Writes keys and values behind those of the layer's cache; returns the queries."""
+        q, k, v = self._tensors(hidden)
+        found: Tensor = append(q, k, v, **self._places(hidden, cos, sin, layer))
+        layer.cumulative_length.add_(hidden.shape[1])
+        return found
+
+    def _tensors(self, hidden: Tensor) -> Any:
         module = self.module
-        q, k, v = (
+        return (
             proj(hidden).unflatten(-1, (-1, module.head_dim))
             for proj in (module.q_proj, module.k_proj, module.v_proj)
         )
+
+    def _places(self, hidden: Tensor, cos: Tensor, sin: Tensor, layer: Any) -> dict[str, Any]:
+        """Keywords of `append` and `decode`."""
+        module = self.module
         options: dict[str, Any] = {"config": self.config, "cache_layout": "hnd"}
         if "norm_type" in self.config.text:
             options |= {"q_weight": module.q_norm.weight, "k_weight": module.k_norm.weight}
         options |= {"k_cache": layer.keys, "v_cache": layer.values}
         batch = hidden.shape[0]
         options |= {"cos": cos.expand(batch, -1, -1), "sin": sin.expand(batch, -1, -1)}
-        starts = layer.cumulative_length.repeat(batch)
-        found: Tensor = append(q, k, v, cache_starts=starts, **options)
-        layer.cumulative_length.add_(hidden.shape[1])
-        return found
+        return options | {"cache_starts": layer.cumulative_length.repeat(batch)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.under:

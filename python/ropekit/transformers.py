@@ -141,7 +141,7 @@ class Patch:
         forward.under = layer.__dict__.get("forward")
         layer.forward = forward
         self._forwards.append(forward)
-        self.report.append(f"{name}: norm, rotation and a static cache's write in one call")
+        self.report.append(f"{name}: norm, rotation, a static cache's write and attention in one call")
 
     def _replace(self, module: ModuleType, name: str) -> None:
         function = getattr(module, name)
@@ -305,8 +305,9 @@ def patch(
         model: a model; or, for angle_mode "table", its class, the module of its source file or the
             name of that, as in "llama".
         attention: also sets attn_implementation "ropekit", until the patch is restored, and lets
-            norm, rotation and a StaticCache's write be one `append` in each layer of which a trial
-            on a small cache gives the same queries, keys and values: bit for bit without a norm.
+            norm, rotation, a StaticCache's write and attention of one token be one `decode` in each
+            layer of which a trial on a small cache gives the same queries, keys and values: bit for
+            bit without a norm.
 
     Returns:
         a Patch, to restore or to use in a `with` statement; `unpatch(model)` undoes it as well.

@@ -193,7 +193,7 @@ def test_a_cache_is_what_it_was_where_a_call_is_interrupted(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("ropekit._module.attention", stop)
+        patch.setattr("ropekit._module.decode", stop)
         layer(x[:, 2:3], cache=cache)
     assert (cache.lengths.tolist(), cache.tokens) == ([2], 2)
     torch.testing.assert_close(layer(x[:, 2:3], cache=cache), whole[:, 2:3])

@@ -600,13 +600,13 @@ def test_patch_sets_the_attention_and_restores_it(device: str) -> None:
         ropekit.transformers.patch("llama", attention=True)
 
 
-class Appended(TorchDispatchMode):
-    """Counts calls of append."""
+class Decoded(TorchDispatchMode):
+    """Counts calls of decode."""
 
     calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls += str(func).startswith("ropekit.append")
+        self.calls += str(func).startswith("ropekit.decode")
         return func(*args, **(kwargs or {}))
 
 
@@ -615,7 +615,7 @@ FUSED = ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "gemma3"]
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FUSED)
-def test_a_patched_layer_appends_to_a_static_cache(
+def test_a_patched_layer_decodes_over_a_static_cache(
     name: str, dtype: torch.dtype, device: str
 ) -> None:
     model, given = build(name, "ropekit", dtype, device), inputs(name, device)
@@ -623,13 +623,13 @@ def test_a_patched_layer_appends_to_a_static_cache(
     expected = model.generate(**given, **options, disable_compile=True)
     plain = model.model.layers[0].self_attn
     layers = 1 if name in ("gpt_oss", "gemma3") else 2  # the others slide
-    with ropekit.transformers.patch(model, attention=True) as patch, Appended() as appended:
+    with ropekit.transformers.patch(model, attention=True) as patch, Decoded() as decoded:
         found = model.generate(**given, **options, disable_compile=True)
-        assert len([line for line in patch.report if "write in one call" in line]) == layers
-        assert appended.calls == 7 * layers
+        assert len([line for line in patch.report if "attention in one call" in line]) == layers
+        assert decoded.calls == 7 * layers
         copied = copy.deepcopy(plain)
     assert torch.equal(found, expected)
-    assert "forward" not in plain.__dict__ and "append" not in repr(copied.forward)
+    assert "forward" not in plain.__dict__ and "Fused" not in repr(copied.forward)
 
 
 def test_a_layer_of_other_steps_is_left_alone(device: str) -> None:
