@@ -1,46 +1,42 @@
-/* Attention over a paged cache, on whatever backend ROPE_BACKEND names: the prompts of two
+/* Decoding over a paged cache, on whatever backend ROPE_BACKEND names: the prompts of two
  * sequences one by one, then tokens of both together. All tokens of a sequence in one step give the
  * same within rounding. */
-#include <ropekit/attention.h>
+#include <ropekit/decode.h>
 
 enum { Q_HEADS = 4, K_HEADS = 2, HEAD_DIM = 64, PAGE = 4 };
 
 /* In device memory: pages of [PAGE, K_HEADS, HEAD_DIM]; of each sequence a row of table_pages
- * pages, and how many tokens it has in them ahead of a step and behind it. */
+ * pages, and how many tokens it has behind a step. */
 typedef struct paged {
-    rope_plan *append, *attend;
+    rope_plan *plan;
     void *k_pages, *v_pages, *workspace;
-    const int64_t *table, *before, *after;
+    const int64_t *table, *lengths;
     int64_t pages, table_pages;
     size_t workspace_bytes;
 } paged;
 
-rope_status make_plans(paged *p) {
-    rope_append_desc a = ROPE_APPEND_DESC_INIT;
-    rope_attention_desc b = ROPE_ATTENTION_DESC_INIT;
-    a.rope.dtype = b.rope.dtype = ROPE_F32, a.rope.head_dim = b.rope.head_dim = HEAD_DIM;
-    a.cache = b.cache = ROPE_CACHE_TABLE, a.page_size = b.page_size = PAGE;
-    b.rotation = ROPE_ATTENTION_ROTATE_Q; /* rope_append rotates the keys */
-    const rope_status status = rope_append_plan_create(&a, &p->append);
-    return status == ROPE_OK ? rope_attention_plan_create(&b, &p->attend) : status;
+rope_status make_plan(rope_plan **plan) {
+    rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
+    desc.append.rope.dtype = ROPE_F32, desc.append.rope.head_dim = HEAD_DIM;
+    desc.append.cache = ROPE_CACHE_TABLE, desc.append.page_size = PAGE;
+    return rope_decode_plan_create(&desc, plan);
 }
 
 /* So many new tokens of each sequence. Tensors are contiguous [sequences, tokens, heads, dim]. */
 rope_status step(const paged *p, int64_t sequences, int64_t tokens, const float *q, const float *k,
                  const float *v, float *out) {
-    rope_append_args a = ROPE_APPEND_ARGS_INIT;
-    rope_attention_args b = ROPE_ATTENTION_ARGS_INIT;
-    a.rope.batch = b.rope.batch = sequences, a.rope.tokens = b.rope.tokens = tokens;
-    a.rope.k.heads = a.v.heads = b.rope.k.heads = b.v.heads = K_HEADS;
-    a.k_cache.data = b.k_cache.data = p->k_pages, a.v_cache.data = b.v_cache.data = p->v_pages;
-    a.block_table = b.block_table = p->table, a.table_pages = b.table_pages = p->table_pages;
-    a.rope.k.in = k, a.v.in = v, a.pages = b.pages = p->pages;
-    a.rope.sequence_offsets = p->before; /* the first new token's position and place */
-    b.rope.q.in = q, b.rope.q.heads = Q_HEADS, b.out.data = out;
-    b.k_lengths = p->after; /* queries are the last of so many keys: positions follow */
-    b.workspace = p->workspace, b.workspace_bytes = p->workspace_bytes;
-    const rope_status status = rope_append(p->append, &a);
-    return status == ROPE_OK ? rope_attention(p->attend, &b) : status;
+    rope_decode_args args = ROPE_DECODE_ARGS_INIT;
+    rope_append_args *a = &args.append;
+    a->rope.batch = sequences, a->rope.tokens = tokens;
+    a->rope.q.in = q, a->rope.q.heads = Q_HEADS;
+    a->rope.k.in = k, a->v.in = v, a->rope.k.heads = a->v.heads = K_HEADS;
+    a->k_cache.data = p->k_pages, a->v_cache.data = p->v_pages, a->pages = p->pages;
+    a->block_table = p->table, a->table_pages = p->table_pages;
+    a->rope.sequence_offsets = args.k_lengths = p->lengths;
+    a->rope.position_offset = -tokens; /* the new ones are the last of each sequence */
+    args.out.data = out;
+    args.workspace = p->workspace, args.workspace_bytes = p->workspace_bytes;
+    return rope_decode(p->plan, &args);
 }
 
 /* --- two sequences --- */
@@ -55,7 +51,7 @@ enum { Q = Q_HEADS * HEAD_DIM, K = K_HEADS * HEAD_DIM };
 /* Device memory: what a step reads, what it writes, the cache. */
 typedef struct memory {
     float q[TOKENS][Q], k[TOKENS][K], v[TOKENS][K];
-    int64_t table[SEQUENCES][OF_EACH], before[SEQUENCES], after[SEQUENCES];
+    int64_t table[SEQUENCES][OF_EACH], lengths[SEQUENCES];
     float out[TOKENS][Q];
     float k_pages[PAGES][PAGE][K], v_pages[PAGES][PAGE][K];
 } memory;
@@ -78,8 +74,9 @@ static int make_engine(engine *e) {
     paged *p = &e->cache;
     void *memory_at = NULL;
     const int bad =
-        failed(rope_device_open(NULL, 0, &e->device), "open") || failed(make_plans(p), "plan") ||
-        failed(rope_attention_workspace(p->attend, &most, &p->workspace_bytes), "workspace") ||
+        failed(rope_device_open(NULL, 0, &e->device), "open") ||
+        failed(make_plan(&p->plan), "plan") ||
+        failed(rope_decode_workspace(p->plan, &most, &p->workspace_bytes), "workspace") ||
         failed(rope_device_alloc(e->device, p->workspace_bytes, &p->workspace), "alloc") ||
         failed(rope_device_alloc(e->device, sizeof(memory), &memory_at), "alloc");
     if (bad)
@@ -91,8 +88,7 @@ static int make_engine(engine *e) {
 }
 
 static void free_engine(engine *e) {
-    rope_plan_destroy(e->cache.append);
-    rope_plan_destroy(e->cache.attend);
+    rope_plan_destroy(e->cache.plan);
     if (e->device) {
         rope_device_free(e->device, e->cache.workspace);
         rope_device_free(e->device, e->on_device);
@@ -113,8 +109,7 @@ static int run(const engine *e, int s, int n, const int *cached, int tokens,
     memory *d = e->on_device;
     memcpy(host.table, table, sizeof table);
     for (int i = 0, row = 0; i < n; i++) {
-        host.before[s + i] = cached[s + i];
-        host.after[s + i] = cached[s + i] + tokens;
+        host.lengths[s + i] = cached[s + i] + tokens;
         for (int t = cached[s + i]; t < cached[s + i] + tokens; t++, row++) {
             for (int x = 0; x < Q; x++)
                 host.q[row][x] = element(s + i, t, x);
@@ -123,7 +118,7 @@ static int run(const engine *e, int s, int n, const int *cached, int tokens,
         }
     }
     paged p = e->cache;
-    p.table = d->table[s], p.before = d->before + s, p.after = d->after + s;
+    p.table = d->table[s], p.lengths = d->lengths + s;
     if (failed(rope_device_copy_in(e->device, d, &host, offsetof(memory, out)), "copy in") ||
         failed(step(&p, n, tokens, d->q[0], d->k[0], d->v[0], d->out[0]), "step") ||
         failed(rope_device_copy_out(e->device, host.out, d->out, sizeof host.out), "copy out"))
@@ -163,7 +158,7 @@ int main(void) {
     }
     if (!bad)
         printf("%d tokens of each of %d sequences decoded by %s: within %.1e of one step\n",
-               DECODED, SEQUENCES, rope_plan_kernel(e.cache.attend), (double)most);
+               DECODED, SEQUENCES, rope_plan_kernel(e.cache.plan), (double)most);
     free_engine(&e);
     return bad;
 }

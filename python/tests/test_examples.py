@@ -88,11 +88,11 @@ def test_python_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names["rotated_q"].float(), names["leaf"].float(), rtol=0.02, atol=0.02
     )
     (first,) = (names["lengths"] == 0).nonzero()[0]
-    value = names["v"][first].repeat_interleave(4, 0)  # of its only key
+    value = names["v"][first, 0].repeat_interleave(4, 0)  # of its only key
     torch.testing.assert_close(names["out"][first, 0], value)
 
 
-@pytest.mark.parametrize("name", ["apply", "append", "attention", "RoPEAttention"])
+@pytest.mark.parametrize("name", ["apply", "append", "attention", "decode", "RoPEAttention"])
 def test_docstrings(name: str) -> None:
     """Each begins with a short paragraph, tells every argument, and has an example that is true."""
     documented = getattr(ropekit, name)

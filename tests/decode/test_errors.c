@@ -290,6 +290,7 @@ TEST(decode_errors, call) {
     GOOD_CALL(call, a.append.rope.tokens = 0);
     GOOD_CALL(call, (a.append.rope.sequence_offsets = a.k_lengths,
                      a.append.rope.position_offset = -TOKENS));
+    GOOD_CALL(call, (a.append.v = (rope_tensor){0}, a.append.v_cache = a.append.k_cache));
     BAD_CALL(call, invalid, "tokens", "-3", a.append.rope.tokens = -3);
     BAD_CALL(call, invalid, "q.heads is 0; allowed is > 0 and a multiple of k.heads (2)", NULL,
              a.append.rope.q.heads = 0);
