@@ -10,10 +10,13 @@
  *     registry_probe gather NAMES    a plan of the plugin's own operation: its kernel, and what it
  *                                    gathers
  *     registry_probe attend NAMES    a plan of attention: its kernels, and out's first element
+ *     registry_probe decode NAMES    plans of decode, of any kernel and of one that is named: of a
+ *                                    call of one token and of two the kernel, and out's first
+ *                                    element or why none
  */
 #include "tests/plugin/gather.h"
 
-#include <ropekit/attention.h>
+#include <ropekit/decode.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -249,6 +252,59 @@ static int attend(rope_device *device, const char *names) {
     return 0;
 }
 
+static void decode_tokens(rope_device *device, const rope_plan *plan, float *at, int64_t tokens) {
+    const int64_t length = 2;
+    float x = 0;
+    rope_decode_args args = ROPE_DECODE_ARGS_INIT;
+    rope_append_args *a = &args.append;
+    a->rope.batch = 1;
+    a->rope.tokens = tokens;
+    a->rope.q = (rope_tensor){.in = at, .heads = 1};
+    a->rope.k = (rope_tensor){.in = at + 4, .heads = 1};
+    a->v = (rope_tensor){.in = at + 8, .heads = 1};
+    a->k_cache.data = at + 12;
+    a->v_cache.data = at + 16;
+    a->pages = 1;
+    args.k_lengths = &length;
+    args.out.data = at + 20;
+    args.workspace = (char *)(at + 24) + (256 - (uintptr_t)(at + 24) % 256) % 256;
+    args.workspace_bytes = 256;
+    rope_status status = rope_device_copy_in(device, at + 20, &x, sizeof x);
+    if (status == ROPE_OK)
+        status = rope_decode(plan, &args);
+    if (status == ROPE_OK)
+        status = rope_device_copy_out(device, &x, at + 20, sizeof x);
+    printf("%s ", rope_plan_kernel_of(plan, &args));
+    if (status == ROPE_OK)
+        printf("%.0f\n", x);
+    else
+        fail(status);
+}
+
+static int decode(rope_device *device, const char *names) {
+    static const char *const kernels[] = {NULL, "single", "first", "composed"};
+    rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
+    void *memory = NULL;
+    rope_status status = rope_device_alloc(device, 1024, &memory);
+    desc.append.rope.backend = names;
+    desc.append.rope.dtype = ROPE_F32;
+    desc.append.rope.head_dim = 2;
+    desc.append.cache = ROPE_CACHE_SEQUENCE;
+    desc.append.page_size = 2;
+    for (int k = 0; k < 4 && status == ROPE_OK; k++) {
+        rope_plan *plan = NULL;
+        desc.append.rope.kernel = kernels[k];
+        status = rope_decode_plan_create(&desc, &plan);
+        if (status != ROPE_OK)
+            break;
+        printf("%s: ", rope_plan_kernel(plan));
+        decode_tokens(device, plan, memory, 1);
+        decode_tokens(device, plan, memory, 2);
+        rope_plan_destroy(plan);
+    }
+    return status == ROPE_OK ? 0 : fail(status);
+}
+
 static int open_device(const char *command, const char *names) {
     rope_device *device = NULL;
     rope_device_info info = {.struct_size = sizeof info};
@@ -264,6 +320,8 @@ static int open_device(const char *command, const char *names) {
         result = rotate(device, names);
     else if (strcmp(command, "attend") == 0)
         result = attend(device, names);
+    else if (strcmp(command, "decode") == 0)
+        result = decode(device, names);
     else if (strcmp(command, "gather") == 0)
         result = gather(device, names);
     else
@@ -277,7 +335,7 @@ int main(int argc, char **argv) {
         return list();
     if (argc != 3) {
         fprintf(stderr, "usage: registry_probe list | "
-                        "open|kernels|rotate|gather|plan|threads|variables NAMES\n");
+                        "open|kernels|rotate|attend|decode|gather|plan|threads|variables NAMES\n");
         return 2;
     }
     const char *names = strcmp(argv[2], "-") == 0 ? NULL : argv[2];

@@ -301,6 +301,20 @@ TEST(registry, kernels_of_a_table_that_fail) {
     PROBE(1, "attend", "attention", "ROPE_TUNING is \"/none\"", "", PLUGINS, "ROPE_TUNING=/none");
 }
 
+/* A call that a kernel of decode does not take is composed, unless the kernel was named. */
+TEST(registry, kernels_that_compose_a_decode) {
+    PROBE(0, "decode", "attention",
+          "attention:single: attention:single 2\n"
+          "attention:first 1\n"
+          "attention:single: attention:single 2\n"
+          " ROPE_ERROR_UNSUPPORTED: single takes one token\n"
+          "attention:composed: attention:first 1\n"
+          "attention:first 1\n"
+          "attention:composed: attention:first 1\n"
+          "attention:first 1\n",
+          "", PLUGINS);
+}
+
 enum { FOLDER_SIZE = 32 };
 
 /* A folder of its own, for one file that poses as a plugin. */

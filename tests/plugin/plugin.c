@@ -287,6 +287,28 @@ static rope_status broken_bind(const rope_candidate *self, const void *problem, 
     return ROPE_ERROR_OUT_OF_MEMORY;
 }
 
+/* An append that stores nothing, and a decode that takes one token. */
+static rope_status store_run(const void *problem, const void *kernel, const void *call,
+                             void *workspace, void *stream) {
+    (void)problem, (void)kernel, (void)call, (void)workspace, (void)stream;
+    return ROPE_OK;
+}
+
+static rope_status single_run(const void *problem, const void *kernel, const void *given,
+                              void *workspace, void *stream) {
+    const rope_decode_call *call = given;
+    (void)problem, (void)kernel, (void)workspace, (void)stream;
+    if (call->append.rope.tokens != 1)
+        return host->fail(ROPE_ERROR_UNSUPPORTED, "single takes one token");
+    *(float *)call->attention.out = 2;
+    return ROPE_OK;
+}
+
+static const char *single_kernel_of(const void *kernel, const void *call) {
+    (void)kernel;
+    return ((const rope_decode_call *)call)->append.rope.tokens == 1 ? NULL : "";
+}
+
 #define ATTENTION(label, takes, begins, needs)                                                     \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
@@ -301,6 +323,17 @@ static const rope_candidate candidates[] = {
     ATTENTION("greedy", greedy_run, NULL, greedy_workspace),
     ATTENTION("hungry", picky_run, NULL, hungry_workspace),
     ATTENTION("broken", first_run, broken_bind, NULL),
+    {.operation = "append",
+     .version = ROPE_APPEND_VERSION,
+     .numerics = ROPE_BITWISE,
+     .name = "store",
+     .run = store_run},
+    {.operation = "decode",
+     .version = ROPE_DECODE_VERSION,
+     .numerics = ROPE_BOUNDED,
+     .name = "single",
+     .run = single_run,
+     .kernel_of = single_kernel_of},
 #endif
     {.operation = "rope",
      .version = PLUGIN_ROPE_VERSION,
