@@ -194,7 +194,7 @@ rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspa
     rope_status status = run_by(plan, kernel, call, workspace, stream);
     if (declines(status) && kernel != &plan->first)
         status = run_by(plan, &plan->first, call, workspace, stream);
-    return status == ROPE_ERROR_UNSUPPORTED && plan->last.candidate
+    return declines(status) && plan->last.candidate
                ? run_by(plan, &plan->last, call, workspace, stream)
                : status;
 }
@@ -246,7 +246,7 @@ rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_
         return rope_fail_null(plan ? "bytes" : "plan");
     size_t last = 0;
     rope_status status = workspace_of(plan, &plan->first, bounds, bytes);
-    if (status == ROPE_OK)
+    if (plan->last.candidate) /* which takes the calls of a first one that has none */
         status = workspace_of(plan, &plan->last, bounds, &last);
     *bytes = last > *bytes ? last : *bytes;
     const size_t most = status == ROPE_OK ? rope_plan_workspace_most(plan, bounds, *bytes) : 0;
@@ -287,8 +287,12 @@ static const char *name_of(const rope_bound_kernel *kernel, const void *call) {
 }
 
 const char *rope_plan_name_of(const rope_plan *plan, const void *call) {
-    const char *name = name_of(rope_plan_kernel_for(plan, call), call);
-    return name[0] || !plan->last.candidate ? name : name_of(&plan->last, call);
+    const rope_bound_kernel *const tried[] = {rope_plan_kernel_for(plan, call), &plan->first,
+                                              &plan->last};
+    const char *name = "";
+    for (int i = 0; i < 3 && !name[0]; i++)
+        name = tried[i]->candidate ? name_of(tried[i], call) : name;
+    return name;
 }
 
 const char *rope_plan_kernel_of(const rope_plan *plan, const void *args) {

@@ -1,8 +1,8 @@
-/* libFuzzer target: bytes become the fields of a descriptor and of a call of "append", or of its
- * gradients. */
+/* libFuzzer target: bytes become the fields of a descriptor and of a call of "append", of its
+ * gradients, or of "decode". */
 #include "bench/fuzz/fields.h"
 
-#include <ropekit/append.h>
+#include <ropekit/decode.h>
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -13,6 +13,9 @@ static double v[2][FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS],
 static double gradients[3][2][FUZZ_TENSOR_ELEMENTS];
 static float sums[3][FUZZ_SIZE_MOST * FUZZ_DIM_MOST];
 static float scales[3][FUZZ_SCALES];
+static double attended[FUZZ_TENSOR_ELEMENTS];
+static float lse[FUZZ_TENSOR_ELEMENTS], sinks[FUZZ_SIZE_MOST];
+static uint32_t bits[(2 * FUZZ_SIZE_MOST + 1) * FUZZ_SMALL_STRIDE_MOST];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -177,6 +180,76 @@ static void run_backward(fuzz_bytes *b, const rope_append_desc *desc,
     rope_plan_destroy(plan);
 }
 
+static void take_masks(fuzz_bytes *b, rope_decode_desc *d, rope_decode_args *a) {
+    d->mask = fuzz_take(b, 3);
+    d->window = fuzz_take_some(b, FUZZ_ROWS);
+    d->chunk = fuzz_take_some(b, FUZZ_ROWS);
+    d->scale = fuzz_take(b, 3) ? 0 : fuzz_take_number(b);
+    d->soft_cap = fuzz_take(b, 3) ? 0 : fuzz_take_number(b);
+    d->sink_dtype = fuzz_take_some(b, 3);
+    a->sinks = d->sink_dtype ? sinks : NULL;
+    if (d->mask != ROPE_MASK_TREE)
+        return;
+    memset(bits, fuzz_take(b, 255), sizeof bits);
+    a->tree_bits = bits;
+    a->tree_keys = fuzz_take(b, FUZZ_ROWS);
+    fuzz_take_strides(b, a->tree_stride, 2, FUZZ_SMALL_STRIDE_MOST);
+    if ((d->window || d->chunk) && a->append.rope.position_ids && fuzz_take(b, 1))
+        a->k_position_ids = fuzz_indices[fuzz_take(b, 3)];
+}
+
+/* What an append has and decode refuses. */
+static void drop_refused(rope_append_desc *d, rope_append_args *a) {
+    const int64_t heads = 1 + (a->rope.k.heads & 1);
+    d->k_source = d->q.store_dtype = d->q.scale = 0;
+    d->rope.k_head_dim = d->rope.k_rotary_offset = 0;
+    d->rope.shard = d->rope.shard_rank = d->rope.shard_size = 0;
+    a->q_scale = (rope_scale){0};
+    a->rope.k.heads = a->v.heads = heads;
+    a->rope.q.heads = heads * (1 + (a->rope.q.heads & 1));
+    a->k_cache.data = caches[0];
+    a->v_cache.data = caches[1];
+}
+
+/* Its workspace ends where the memory does. */
+static void run_decode(fuzz_bytes *b, const rope_append_desc *append,
+                       const rope_append_args *appended) {
+    rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
+    rope_decode_args args = ROPE_DECODE_ARGS_INIT;
+    rope_plan *plan = NULL;
+    void *memory = NULL;
+    desc.append = *append;
+    args.append = *appended;
+    if (fuzz_take(b, 7))
+        drop_refused(&desc.append, &args.append);
+    if (fuzz_take(b, 1)) {
+        args.append.rope.q.out = NULL;
+        memset(args.append.rope.q.out_stride, 0, sizeof args.append.rope.q.out_stride);
+    }
+    take_masks(b, &desc, &args);
+    args.k_lengths = fuzz_indices[fuzz_take(b, 3)];
+    args.out.data = fuzz_take(b, 15) ? attended : NULL;
+    fuzz_take_strides(b, args.out.stride, 4, FUZZ_STRIDE_MOST);
+    args.lse = fuzz_take(b, 1) ? lse : NULL;
+    if (append->cache == ROPE_CACHE_SLOTS) {
+        args.append.block_table = fuzz_indices[fuzz_take(b, 3)];
+        args.append.table_pages = fuzz_take(b, FUZZ_SIZE_MOST);
+    }
+    const rope_args *rope = &args.append.rope;
+    const int64_t pages = args.append.block_table ? args.append.table_pages : 1;
+    const rope_attention_bounds bounds = {
+        sizeof bounds,   rope->batch,   rope->tokens, pages * append->page_size,
+        rope->sequences, rope->q.heads, rope->k.heads};
+    if (rope_decode_plan_create(&desc, &plan) == ROPE_OK &&
+        rope_decode_workspace(plan, &bounds, &args.workspace_bytes) == ROPE_OK &&
+        posix_memalign(&memory, 256, args.workspace_bytes) == 0) {
+        args.workspace = memory;
+        rope_decode(plan, &args);
+    }
+    free(memory);
+    rope_plan_destroy(plan);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_bytes b = {data, data + size};
     rope_append_desc desc;
@@ -188,6 +261,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         drop_unread(&desc, &args);
     if (!desc.cache && fuzz_take(&b, 1)) {
         run_backward(&b, &desc, &args);
+        return 0;
+    }
+    if (desc.cache && fuzz_take(&b, 1)) {
+        run_decode(&b, &desc, &args);
         return 0;
     }
     if (rope_append_plan_create(&desc, &plan) == ROPE_OK)

@@ -322,8 +322,8 @@ typedef struct rope_attention_merge_call {
 /** @name The operation "decode"
  * Its problem is a rope_decode_problem, its call a rope_decode_call, its bounds
  * rope_attention_bounds. A backend needs no candidate of it: the library composes those of append
- * and attention, with the name "composed". They also run a call of which a candidate's run returns
- * ROPE_ERROR_UNSUPPORTED, with nothing written.
+ * and attention, with the name "composed". They also run a call that a candidate does not take: its
+ * run returns UNSUPPORTED, INVALID_VALUE or OVERFLOW, with nothing written.
  * @{ */
 #define ROPE_DECODE_VERSION 1 /**< Of these structs. */
 

@@ -9,7 +9,7 @@
  * attention run one after the other, with the bits of those two calls.
  *
  * A call may have one token of each sequence, a few drafts, a prompt or a part of one.
- * docs/append.md shows how to call. Conventions are those of append.h and attention.h.
+ * docs/attention.md shows how to call. Conventions are those of append.h and attention.h.
  */
 #ifndef ROPEKIT_DECODE_H
 #define ROPEKIT_DECODE_H

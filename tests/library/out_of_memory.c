@@ -5,7 +5,7 @@
  * knows of each, or is ROPE_ERROR_OUT_OF_MEMORY and the next one does.
  */
 #define _GNU_SOURCE
-#include <ropekit/attention.h>
+#include <ropekit/decode.h>
 
 #include <errno.h>
 #include <stdio.h>
@@ -105,9 +105,18 @@ static rope_status make_merge(rope_plan **plan) {
     return rope_attention_merge_plan_create(&desc, plan);
 }
 
+static rope_status make_decode(rope_plan **plan) {
+    rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
+    desc.append = append();
+    desc.append.cache = ROPE_CACHE_TABLE;
+    desc.append.page_size = 4;
+    desc.tuning = file;
+    return rope_decode_plan_create(&desc, plan);
+}
+
 static rope_status (*const makers[])(rope_plan **) = {
-    make_rope, make_append, make_append_backward, make_attention, make_attention_backward,
-    make_merge};
+    make_rope,  make_append, make_append_backward, make_attention, make_attention_backward,
+    make_merge, make_decode};
 enum { MAKERS = sizeof makers / sizeof makers[0] };
 
 /* nth: allocation that fails; -1: none. */
