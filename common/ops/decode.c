@@ -53,7 +53,7 @@ rope_status rope_decode_plan_create(const rope_decode_desc *desc, rope_plan **pl
         return rope_fail_null("plan");
     rope_append_desc append;
     rope_attention_desc attention;
-    rope_decode_own *own;
+    rope_decode_own *own = NULL;
     rope_status status = rope_decode_descriptor_read(desc, &append, &attention);
     if (status == ROPE_OK)
         status = create_problem(&append, &attention, &own);
