@@ -3,6 +3,8 @@
 
 #include "backends/cudnn/handles.h"
 
+#include <cudnn_frontend.h>
+
 #include <cstdio>
 #include <cstring>
 #include <exception>

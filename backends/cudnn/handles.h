@@ -2,9 +2,14 @@
 #ifndef ROPEKIT_CUDNN_HANDLES_H
 #define ROPEKIT_CUDNN_HANDLES_H
 
-#include <cudnn_frontend.h>
+#include <cudnn.h>
 
 #include <cstdint>
+#include <cstring>
+#include <unordered_map>
+
+/* cuDNN's functions by name, a twentieth of the front end; it needs the two headers above. */
+#include <cudnn_frontend_shim.h>
 
 /* A handle of the current device, of those that no one uses; made where there is none, which
  * allocates. It goes back, without a lock, to be kept until the process ends. */

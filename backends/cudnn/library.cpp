@@ -1,6 +1,6 @@
 #include "backends/cudnn/library.h"
 
-#include <cudnn_frontend.h>
+#include "backends/cudnn/handles.h"
 
 #include <dlfcn.h>
 
