@@ -199,7 +199,8 @@ def test_generation_with_a_static_cache_compiled_and_not(name: str, device: str)
         with ropekit.transformers.patch(model, angle_mode):
             found = model.generate(**inputs, **STATIC, disable_compile=True)
             assert torch.equal(found, expected)
-            if name not in COMPILED:
+            # The next test has "exact" in one graph.
+            if name not in COMPILED or (angle_mode == "exact" and device == "cpu"):
                 continue
             try:
                 tokens, own = generate(model, inputs, fullgraph=True, backend="aot_eager")
