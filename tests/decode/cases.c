@@ -183,9 +183,9 @@ static void leave_queries_out(rope_tensor *q) {
     memset(q->out_stride, 0, sizeof q->out_stride);
 }
 
-void decode_make(decode_case *c, uint64_t seed, int64_t index) {
+void decode_make(decode_case *c, uint64_t seed, int64_t index, int32_t faults) {
     const append_wish wish = {
-        .source = ROPE_SOURCE_TENSOR, .tame = 1, .in_range = 1, .attended = choose_attention};
+        .source = ROPE_SOURCE_TENSOR, .tame = 1, .in_range = !faults, .attended = choose_attention};
     memset(c, 0, sizeof *c);
     c->desc.struct_size = sizeof c->desc;
     c->args.struct_size = sizeof c->args;

@@ -13,8 +13,8 @@ typedef struct decode_case {
     rope_decode_args args; /* points into the arena; no workspace */
 } decode_case;
 
-/* Makes case `index` of the seed, in range. */
-void decode_make(decode_case *c, uint64_t seed, int64_t index);
+/* Makes case `index` of the seed. faults: 1: a place, a scale or a position of some is none. */
+void decode_make(decode_case *c, uint64_t seed, int64_t index, int32_t faults);
 void decode_free(decode_case *c);
 void decode_describe(const decode_case *c, const char *kernel);
 void decode_relocate(rope_decode_args *args, const void *from, const void *to);

@@ -1,5 +1,5 @@
 /* rope_decode, composed, gives the bits of rope_append and then rope_attention, in one call and
- * from a graph. */
+ * from a graph. Where it fails it writes nothing. */
 #include "tests/decode/compare.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
@@ -43,7 +43,7 @@ TEST(decode_bits, append_then_attention) {
     for (int64_t i = -1; test_next(&i, CASES);) {
         decode_case c;
         const char *kernel;
-        decode_make(&c, test_seed(), i);
+        decode_make(&c, test_seed(), i, 0);
         decode_describe(&c, "composed");
         check_same(&c, arena_of_both(&c, NULL), arena_of_decode(&c, "composed", 0), "composed");
         for (int32_t k = 0; (kernel = device_kernel_of("attention", k)); k++) {
@@ -60,9 +60,31 @@ TEST(decode_bits, from_a_graph) {
     decode_required();
     for (int64_t i = -1; test_next(&i, CASES / 4);) {
         decode_case c;
-        decode_make(&c, test_seed() + 1, i);
+        decode_make(&c, test_seed() + 1, i, 0);
         decode_describe(&c, NULL);
         check_same(&c, arena_of_decode(&c, NULL, 0), arena_of_decode(&c, NULL, 1), "replayed");
         decode_free(&c);
     }
+}
+
+/* What the host sees wrong in memory: each operation finds some of it. */
+TEST(decode_bits, a_call_that_fails_writes_nothing) {
+    int64_t failed = 0;
+    decode_required();
+    if (!device_is_host())
+        SKIP("a device leaves out what fails");
+    for (int64_t i = -1; test_next(&i, 4 * CASES);) {
+        decode_case c;
+        decode_make(&c, test_seed() + 2, i, 1);
+        decode_describe(&c, NULL);
+        unsigned char *result = malloc(c.append.base.bytes);
+        if (decode_run(&c, NULL, 0, result) != ROPE_OK) {
+            CHECK(memcmp(result, c.append.base.arena, c.append.base.bytes) == 0,
+                  "something was written: %s", rope_last_error());
+            failed++;
+        }
+        free(result);
+        decode_free(&c);
+    }
+    CHECK(failed > 0 || test_scaled(4 * CASES) < 100, "no case failed");
 }

@@ -119,7 +119,7 @@ TEST(stack, decode) {
     begin();
     for (int64_t i = -1; test_next(&i, CASES / 2);) {
         decode_case c;
-        decode_make(&c, test_seed() + 25, i);
+        decode_make(&c, test_seed() + 25, i, 0);
         check_case("attention", run_decode, &c, c.append.base.bytes);
         decode_free(&c);
     }
