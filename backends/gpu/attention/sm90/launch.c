@@ -1,56 +1,31 @@
-/* Tensor maps, the order of tiles, and the launch. */
+/* The order of tiles, and the launch. */
 #include "backends/gpu/attention/sm90/kernels.h"
+#include "backends/gpu/attention/sm90/map.h"
 
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <float.h>
-
-/* Toolkits below 12.5 have the function of their own version alone. */
-#if CUDART_VERSION < 12050
-#define cudaGetDriverEntryPointByVersion(name, function, version, flags, result)                   \
-    cudaGetDriverEntryPoint(name, function, flags, result)
-#endif
 
 /* Heads of keys whose tiles run side by side: their keys and values fit the L2, and their longest
  * tiles begin first. */
 enum { GROUP = 16 };
 
-/* A tensor [row, token, head, element] of 16 bits. */
-typedef struct view {
-    const void *data;
-    const int64_t *stride;
-    int64_t rows, tokens, heads;
-} view;
-
-static view view_of(const rope_append_operand *o, int64_t rows, int64_t tokens) {
-    return (view){o->out ? o->out : o->in, o->out ? o->out_stride : o->in_stride, rows, tokens,
-                  o->heads};
+static sm90_view view_of(const rope_append_operand *o, int64_t rows, int64_t tokens) {
+    return (sm90_view){o->out ? o->out : o->in, o->out ? o->out_stride : o->in_stride, rows, tokens,
+                       o->heads};
 }
 
-static int fits_map(const view *v) {
-    if (!v->data || (uintptr_t)v->data % 16 || v->stride[3] != 1 || v->rows < 1 || v->tokens < 1 ||
-        v->heads < 1 || v->tokens > INT32_MAX / 2 || v->rows > INT32_MAX || v->heads > INT32_MAX)
-        return 0;
-    const int64_t count[3] = {v->rows, v->tokens, v->heads};
-    for (int i = 0; i < 3; i++)
-        if (count[i] > 1 && (v->stride[i] < 8 || v->stride[i] % 8 || v->stride[i] >> 38))
-            return 0;
-    return 1;
-}
-
-static view queries_of(const rope_attention_call *call) {
+static sm90_view queries_of(const rope_attention_call *call) {
     const rope_operand *q = &call->rope.tensor[0];
-    return (view){q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride, call->rope.batch,
-                  call->rope.tokens, q->heads};
+    return (sm90_view){q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride,
+                       call->rope.batch, call->rope.tokens, q->heads};
 }
 
-static view results_of(const rope_attention_call *call) {
-    return (view){call->out, call->out_stride, call->rope.batch, call->rope.tokens,
-                  call->rope.tensor[0].heads};
+static sm90_view results_of(const rope_attention_call *call) {
+    return (sm90_view){call->out, call->out_stride, call->rope.batch, call->rope.tokens,
+                       call->rope.tensor[0].heads};
 }
 
 /* Heads of q that a tile has rows of: all that share a key head, where they divide a tile. */
@@ -137,45 +112,18 @@ gpuError_t gpu_sm90_load(const void *kernel) {
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
     const int64_t rows = call->k_position.cu_seqlens ? 1 : call->rope.batch;
-    const view views[] = {queries_of(call), view_of(&call->k, rows, call->k_tokens),
-                          view_of(&call->v, rows, call->k_tokens), results_of(call)};
+    const sm90_view views[] = {queries_of(call), view_of(&call->k, rows, call->k_tokens),
+                               view_of(&call->v, rows, call->k_tokens), results_of(call)};
     if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
         return 0; /* a query may have no position */
     if (gpu_sm90_rotates(p, call) && !rotates_here(p, call))
         return 0;
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
-        if (!fits_map(&views[i]))
+        if (!sm90_map_fits(&views[i]))
             return 0;
     return count_tiles(call,
                        &(sm90_schedule){.pack = pack_of(queries_of(call).heads / call->k.heads)});
-}
-
-/* Boxes of `heads` by `tokens`, and of both halves of a head: rows of 128 bytes, swizzled. */
-static int encode(CUtensorMap *map, int32_t dtype, const view *v, int32_t heads, int32_t tokens) {
-    static PFN_cuTensorMapEncodeTiled_v12000 function; /* the same whoever finds it */
-    PFN_cuTensorMapEncodeTiled_v12000 found = __atomic_load_n(&function, __ATOMIC_RELAXED);
-    enum cudaDriverEntryPointQueryResult result;
-    if (!found && cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&found, 12000,
-                                                   cudaEnableDefault, &result) != cudaSuccess)
-        return 0;
-    if (!found)
-        return 0;
-    __atomic_store_n(&function, found, __ATOMIC_RELAXED);
-    const cuuint64_t half = SM90_DIM, count[5] = {SM90_DIM / 2, (cuuint64_t)v->heads,
-                                                  (cuuint64_t)v->tokens, 2, (cuuint64_t)v->rows};
-    const cuuint64_t stride[4] = {v->heads > 1 ? 2 * (cuuint64_t)v->stride[2] : 2 * half,
-                                  v->tokens > 1 ? 2 * (cuuint64_t)v->stride[1] : 2 * half, half,
-                                  v->rows > 1 ? 2 * (cuuint64_t)v->stride[0] : 2 * half};
-    const cuuint32_t box[5] = {SM90_DIM / 2, (cuuint32_t)heads, (cuuint32_t)tokens, 2, 1},
-                     step[5] = {1, 1, 1, 1, 1};
-    return found(map,
-                 dtype == ROPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                 5, (void *)(uintptr_t)v->data, count, stride, box, step,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 static int32_t near(int64_t n) {
@@ -248,14 +196,15 @@ static gpuError_t launch_angles(const gpu_sm90_call *l) {
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_call *call = l->call;
     const int64_t rows = call->k_position.cu_seqlens ? 1 : call->rope.batch;
-    const view q = queries_of(call), k = view_of(&call->k, rows, call->k_tokens),
-               v = view_of(&call->v, rows, call->k_tokens), out = results_of(call);
+    const sm90_view q = queries_of(call), k = view_of(&call->k, rows, call->k_tokens),
+                    v = view_of(&call->v, rows, call->k_tokens), out = results_of(call);
     sm90_schedule schedule = schedule_of(l->problem, call, l->failed, &l->memory, l->leaves_few);
     const int32_t half = SM90_ROWS / 2, pack = 1 << schedule.pack, dtype = l->problem->rope.dtype;
     CUtensorMap maps[4];
-    if (!encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack) ||
-        !encode(&maps[1], dtype, &k, 1, SM90_KEYS) || !encode(&maps[2], dtype, &v, 1, SM90_KEYS) ||
-        !encode(&maps[3], dtype, &out, pack, half / pack))
+    if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack) ||
+        !sm90_map_encode(&maps[1], dtype, &k, 1, SM90_KEYS) ||
+        !sm90_map_encode(&maps[2], dtype, &v, 1, SM90_KEYS) ||
+        !sm90_map_encode(&maps[3], dtype, &out, pack, half / pack))
         return cudaErrorInvalidValue;
     if (schedule.tiles <= l->multiprocessors)
         schedule.tickets = NULL;
