@@ -58,7 +58,8 @@ static inline rope_decode_desc rope_decode_desc_init() {
  * One call. A sequence is a batch row of new tokens, or a part of append.rope.cu_seqlens. Sequence
  * s has k_lengths[s] keys, and its new tokens are the last of them. So they are to be appended
  * there: their first index is k_lengths[s] less their number. In rows of a batch, which all have as
- * many tokens, append.rope.sequence_offsets may be k_lengths and position_offset -tokens.
+ * many tokens, append.rope.sequence_offsets may be k_lengths and position_offset -tokens. A
+ * sequence reads no key that the call appends to another one.
  *
  * With ROPE_CACHE_SLOTS tokens go to append.slots, which are to be their places by the
  * append.block_table. That is then required, and lists the pages that attention reads.

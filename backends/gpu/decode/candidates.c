@@ -1,0 +1,145 @@
+/* The operation "decode": the kernel that does it in one launch. Other calls are composed. */
+#include "backends/gpu/attention/sizes.h"
+#include "backends/gpu/candidate.h"
+#include "backends/gpu/candidate_lists.h"
+#include "backends/gpu/decode/sm90.h"
+#include "backends/gpu/device.h"
+#include "backends/gpu/rope/lists.h"
+
+#include <stdio.h>
+
+/* The state of a plan, whose lists lie on the device. */
+typedef struct decode_state {
+    gpu_binding on;
+    rope_append_problem append;
+    rope_attention_problem attention;
+    rope_decode_problem problem;
+} decode_state;
+
+/* A call with its workspace. */
+typedef struct decode_work {
+    const rope_decode_call *call;
+    void *workspace;
+} decode_work;
+
+static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+                         char *reason) {
+    const char *declined = problem ? gpu_decode_sm90_decline(problem) : NULL;
+    (void)self;
+    if (!gpu_decode_sm90_runs(device))
+        declined = "declined: it is no GPU of sm_90";
+    if (!declined)
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    return ROPE_DECLINED;
+}
+
+static gpuError_t fill(void *to, const rope_candidate *self, const void *given, int32_t device) {
+    const rope_decode_problem *problem = given;
+    decode_state *state = to;
+    (void)self;
+    state->append = *problem->append;
+    state->attention = *problem->attention;
+    state->problem = (rope_decode_problem){&state->append, &state->attention};
+    gpuError_t error = gpu_bind(&state->on, device, state->append.rope.launch, NULL, 0);
+    if (error == gpuSuccess)
+        error = gpu_decode_sm90_load(state->append.rope.dtype, &state->on.early);
+    state->on.early &= state->append.rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
+    return error == gpuSuccess
+               ? gpu_lists_copy(&problem->append->rope, &state->append.rope, &state->on.lists)
+               : error;
+}
+
+static rope_status check_memory(const gpu_binding *binding, const void *checked) {
+    const decode_work *work = checked;
+    const rope_append_call *a = &work->call->append;
+    const rope_attention_call *t = &work->call->attention;
+    const rope_append_operand *q = &a->tensor[ROPE_APPEND_Q], *k = &a->tensor[ROPE_APPEND_K],
+                              *v = &a->tensor[ROPE_APPEND_V];
+    const gpu_named_pointer given[] = {
+        {"q.in", q->in},
+        {"k.in", k->in},
+        {"v.in", v->in},
+        {"q_weight", q->weight},
+        {"k_weight", k->weight},
+        {"k_cache", k->cache},
+        {"v_cache", v->cache},
+        {"position_ids", a->rope.position.ids},
+        {"sequence_offsets", a->rope.position.offsets},
+        {"position_flag", a->rope.position_flag},
+        {"slots", a->slots},
+        {"block_table", t->block_table},
+        {"cache_starts", a->starts},
+        {"k_lengths", t->k_lengths},
+        {"out.data", t->out},
+        {"lse", t->lse},
+        {"workspace", t->workspace_bytes ? work->workspace : NULL},
+    };
+    return gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
+}
+
+static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
+    const decode_state *state = (const decode_state *)binding;
+    const decode_work *work = given;
+    const gpu_decode_launch l = {&state->problem,          work->call,     work->workspace,
+                                 binding->multiprocessors, binding->early, stream};
+    return gpu_decode_sm90_launch(&l);
+}
+
+static const gpu_operation operation = {"decoding", sizeof(decode_state), fill, check_memory,
+                                        launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
+}
+
+static rope_status workspace_of(const void *problem, const void *kernel, const void *given,
+                                size_t *bytes) {
+    const rope_attention_bounds *b = given;
+    const gpu_binding *binding = kernel;
+    (void)problem;
+    *bytes = gpu_decode_sm90_workspace(
+        &(gpu_decode_sizes){b->batch, b->tokens, b->k_tokens, b->q_heads, b->k_heads},
+        binding->multiprocessors);
+    return ROPE_OK;
+}
+
+/* Whether a call takes the kernel, and was given the workspace that it then needs. */
+static int takes(const decode_state *state, const rope_decode_call *call) {
+    return gpu_decode_sm90_fits(&state->problem, call) &&
+           gpu_decode_sm90_workspace_of(&state->problem, call, state->on.multiprocessors) <=
+               call->attention.workspace_bytes;
+}
+
+static rope_status run(const void *problem, const void *kernel, const void *given, void *workspace,
+                       void *stream) {
+    const decode_state *state = kernel;
+    const decode_work work = {given, workspace};
+    (void)problem;
+    if (!takes(state, given))
+        return gpu_host->fail(ROPE_ERROR_UNSUPPORTED,
+                              "the call does not take the kernel of decoding in one launch");
+    const rope_status status = gpu_workspace_check(
+        gpu_decode_sm90_workspace_of(&state->problem, given, state->on.multiprocessors),
+        work.call->attention.workspace_bytes, workspace);
+    return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
+}
+
+static const char *kernel_of(const void *kernel, const void *call) {
+    return takes(kernel, call) ? NULL : "";
+}
+
+static const rope_candidate candidates[] = {{.operation = "decode",
+                                             .version = ROPE_DECODE_VERSION,
+                                             .numerics = ROPE_BOUNDED,
+                                             .name = "decode_sm90",
+                                             .query = query,
+                                             .bind = bind,
+                                             .workspace = workspace_of,
+                                             .run = run,
+                                             .release = gpu_release,
+                                             .kernel_of = kernel_of}};
+
+const rope_candidate_list gpu_decode_candidates = {sizeof(rope_candidate), candidates,
+                                                   sizeof candidates / sizeof candidates[0]};

@@ -1,0 +1,220 @@
+/* What a block has in shared memory, and the items that it takes. */
+#ifndef ROPEKIT_GPU_DECODE_SM90_BLOCK_H
+#define ROPEKIT_GPU_DECODE_SM90_BLOCK_H
+
+#include "backends/gpu/decode/sm90/kernels.h"
+
+#include "backends/gpu/attention/sm90/ptx.h"
+#include "backends/gpu/element.h"
+#include "common/math/portable.h"
+
+/* Less than every logit, and finite: a row that has seen no key has it as its largest. */
+#define DECODE_LOWEST (-3.40282347e38f)
+
+/* Numbers of a kernel of so many rows. */
+template <int ROWS> struct decode_shape {
+    enum {
+        WARPS = SM90_DECODE_WARPS_OF(ROWS),
+        STAGES = SM90_DECODE_STAGES_OF(ROWS),
+        TOKENS = SM90_DECODE_TOKENS_OF(ROWS),
+        TILES = ROWS > 8 ? ROWS / 8 : 1,                                /* of 8 rows, in products */
+        EACH = ROWS / SM90_DECODE_HELPERS,                              /* rows of a helper */
+        NEW = (TOKENS + SM90_DECODE_HELPERS - 1) / SM90_DECODE_HELPERS, /* tokens of a helper */
+        JOINERS = SM90_DECODE_JOINERS_OF(ROWS),
+        AHEAD = SM90_DECODE_AHEAD,
+        BEHIND = SM90_DECODE_BEHIND,
+        SLOT = 2 * SM90_DECODE_CHUNK_BYTES
+    };
+};
+
+/* A split as the end of its rows knows it. */
+struct decode_split {
+    int sequence, head, split, splits;
+};
+
+/* The part of shared memory that has names: two of what helpers prepare an item ahead. Queries are
+ * ready when all helpers have arrived, sums when all compute warps have, and free when all helpers
+ * have read them. */
+template <int ROWS> struct decode_header {
+    uint64_t full[decode_shape<ROWS>::WARPS][decode_shape<ROWS>::STAGES];
+    uint64_t queries_ready[SM90_DECODE_AHEAD], sums_ready[SM90_DECODE_BEHIND],
+        sums_free[SM90_DECODE_BEHIND];
+    uint64_t split_ready[decode_shape<ROWS>::JOINERS], split_taken[decode_shape<ROWS>::JOINERS];
+    decode_split split[decode_shape<ROWS>::JOINERS]; /* 0 splits: there is no other */
+    float2 top[SM90_DECODE_BEHIND][decode_shape<ROWS>::WARPS]
+              [ROWS]; /* largest logit, sum of weights; < 0: left out */
+    int32_t place[SM90_DECODE_AHEAD][SM90_DECODE_TOKENS]; /* index of a new token's key, or -1 */
+};
+
+template <int ROWS> struct decode_block {
+    const sm90_decode_call *call;
+    decode_header<ROWS> *header;
+    char *fresh;   /* [item, token], keys and values of new tokens */
+    char *queries; /* [item, row] */
+    float *sums;   /* [item, warp, row] */
+    uint32_t ring; /* [warp, stage], keys and values of a chunk */
+};
+
+template <int ROWS>
+GPU_FN decode_block<ROWS> decode_block_of(char *memory, const sm90_decode_call *call) {
+    static_assert(sizeof(decode_header<ROWS>) <= 2048, "room for the header");
+    char *sums = memory + SM90_DECODE_RING_OF(ROWS), *queries = sums + SM90_DECODE_SUMS_OF(ROWS),
+         *fresh = queries + SM90_DECODE_QUERIES_OF(ROWS),
+         *header = fresh + SM90_DECODE_FRESH_OF(ROWS);
+    return {call,
+            (decode_header<ROWS> *)(void *)header,
+            fresh,
+            queries,
+            (float *)(void *)sums,
+            (uint32_t)__cvta_generic_to_shared(memory)};
+}
+
+GPU_FN int decode_lane(void) {
+    return (int)(threadIdx.x % 32u);
+}
+
+GPU_FN uint32_t decode_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* Where 16 bytes of a row of a chunk are, of 8 columns each. */
+GPU_FN uint32_t decode_at(uint32_t chunk, int row, int column) {
+    return chunk + (uint32_t)((column >> 3) * 2048 + row * 128 + ((column & 7) ^ (row & 7)) * 16);
+}
+
+/* x / n, by 2^32 / n rounded up. */
+GPU_FN int decode_over(int x, uint32_t per) {
+    return per ? (int)__umulhi((uint32_t)x, per) : x;
+}
+
+/* The words of an index as memory has them: what looks at them waits for the load, which under way
+ * takes as long as all copies that are ahead of it. */
+struct decode_raw {
+    int32_t low, high;
+};
+
+GPU_FN decode_raw decode_read_index(const void *list, int wide, int64_t at) {
+    const int32_t *word = (const int32_t *)list + (wide ? 2 * at : at);
+    decode_raw x;
+    x.low = __ldg(word);
+    x.high = wide ? __ldg(word + 1) : 0;
+    return x;
+}
+
+GPU_FN int64_t decode_value(decode_raw x, int wide) {
+    const int32_t high = wide ? x.high : x.low >> 31;
+    return (int64_t)((uint64_t)(uint32_t)high << 32 | (uint32_t)x.low);
+}
+
+/* --- items --- */
+
+/* A walk over the items of a block, over [sequence, split, key head]; each lane has a sequence of
+ * the 32 that are looked at. */
+struct decode_walk {
+    int item, sequence, before; /* the item; the first of those sequences, and items ahead of it */
+    int keys, items;            /* of the lane's sequence, -1: out of range; of all up to it */
+    int start;                  /* index of its first new token's key, where that is asked for */
+};
+
+/* Keys of a sequence, and those of a split, in chunks. */
+struct decode_item {
+    int sequence, head, split, splits;
+    int keys, start, first, last;
+};
+
+GPU_FN int decode_chunks(int keys) {
+    return keys > 0 ? (keys + SM90_DECODE_CHUNK - 1) / SM90_DECODE_CHUNK : 0;
+}
+
+/* A function of the sequence's keys. */
+GPU_FN int decode_splits(const sm90_decode_call *c, int keys) {
+    const int whole = decode_over(decode_chunks(keys) + c->least_chunks - 1, c->per_split);
+    return max(1, min(c->most_splits, whole));
+}
+
+/* Index of a sequence's first new token's key, within INT32_MIN..INT32_MAX / 2. */
+GPU_FN int decode_start_of(const sm90_decode_call *c, int sequence, int keys) {
+    const int wide = c->flags & SM90_DECODE_WIDE_STARTS;
+    if (c->slots)
+        return keys - c->tokens;
+    int64_t start = c->start;
+    if (c->starts)
+        start = rope_sum(start, decode_value(decode_read_index(c->starts, wide, sequence), wide));
+    return (int)max((int64_t)INT32_MIN, min(start, (int64_t)INT32_MAX / 2));
+}
+
+template <bool STARTS> GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w) {
+    const int lane = decode_lane(), sequence = w.sequence + lane,
+              wide = c->flags & SM90_DECODE_WIDE_LENGTHS;
+    const bool is_there = sequence < c->sequences;
+    int64_t keys = 0;
+    if (is_there)
+        keys = decode_value(decode_read_index(c->lengths, wide, sequence), wide);
+    w.keys = keys < 0 || keys > c->capacity ? -1 : (int)keys;
+    if (STARTS && is_there)
+        w.start = decode_start_of(c, sequence, w.keys);
+    w.items = is_there ? decode_splits(c, w.keys) * c->k_heads : 0;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(~0u, w.items, d);
+        w.items += lane < d ? 0 : other;
+    }
+}
+
+/* Ahead of the first sequences. */
+GPU_FN decode_walk decode_begin(void) {
+    return {(int)blockIdx.x, -32, 0, 0, 0, 0};
+}
+
+/* Splits begin at floor(chunks * split / splits), in floats. */
+template <bool STARTS>
+GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *found) {
+    int all = __shfl_sync(~0u, w.items, 31);
+    while (w.item - w.before >= all) {
+        w.before += all;
+        w.sequence += 32;
+        if (w.sequence >= c->sequences) {
+            w.items = 0;
+            return false;
+        }
+        decode_look<STARTS>(c, w);
+        all = __shfl_sync(~0u, w.items, 31);
+    }
+    const int n = w.item - w.before, lane = __ffs((int)__ballot_sync(~0u, w.items > n)) - 1,
+              ahead = __shfl_sync(~0u, w.items, max(lane - 1, 0)), at = n - (lane ? ahead : 0);
+    found->sequence = w.sequence + lane;
+    found->keys = __shfl_sync(~0u, w.keys, lane);
+    if (STARTS)
+        found->start = __shfl_sync(~0u, w.start, lane);
+    found->split = decode_over(at, c->per_head);
+    found->head = at - found->split * c->k_heads;
+    found->splits = decode_splits(c, found->keys);
+    const int chunks = decode_chunks(found->keys);
+    const float each = __fdiv_rn((float)chunks, (float)found->splits);
+    found->first = (int)(each * (float)found->split);
+    found->last =
+        found->split + 1 == found->splits ? chunks : (int)(each * (float)(found->split + 1));
+    return true;
+}
+
+/* Keys that a sequence's query `token` sees. */
+GPU_FN int decode_seen(const sm90_decode_call *c, int keys, int token) {
+    return c->flags & SM90_DECODE_CAUSAL ? keys - (c->tokens - 1 - token) : keys;
+}
+
+/* The page of a chunk of a sequence, which is there if the chunk is. */
+GPU_FN decode_raw decode_read_page(const sm90_decode_call *c, int sequence, int chunk) {
+    if (!c->table)
+        return {sequence, 0};
+    return decode_read_index(c->table, c->flags & SM90_DECODE_WIDE_TABLE,
+                             sequence * c->table_row +
+                                 decode_over(chunk, c->per_page) * c->table_page);
+}
+
+/* -1: the cache does not have it. */
+GPU_FN int decode_page(const sm90_decode_call *c, decode_raw x) {
+    const int64_t page = decode_value(x, c->flags & SM90_DECODE_WIDE_TABLE);
+    return page >= 0 && page < c->pages ? (int)page : -1;
+}
+
+#endif

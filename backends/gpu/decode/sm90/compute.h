@@ -1,0 +1,439 @@
+/* Warps that multiply. Each has its own copies of chunks under way, so none waits for another but
+ * for queries, and for room for its sums. Scores and sums are transposed: keys and elements are
+ * rows of a product, and queries its columns. */
+#ifndef ROPEKIT_GPU_DECODE_SM90_COMPUTE_H
+#define ROPEKIT_GPU_DECODE_SM90_COMPUTE_H
+
+#include "backends/gpu/decode/sm90/block.h"
+#include "backends/gpu/tile/mma.h"
+
+/* A larger maximum by so much changes the unit of a row's weights, in powers of 2. */
+#define DECODE_GROWTH 8.0f
+
+/* --- copies --- */
+
+/* Copies of a warp: chunks of its items one after the other, whatever the item. */
+struct decode_copies {
+    decode_walk walk;
+    decode_item item;       /* found last */
+    int chunk, end;         /* of the item being copied: the warp's next, and behind its last */
+    int head, sequence;     /* of that */
+    decode_raw page;        /* of the chunk that is the lane's turn */
+    int turn;               /* lane of the next chunk */
+    decode_raw next_page;   /* of the item found last */
+    int known;              /* that is found already */
+    int slot, sent, failed; /* the next slot; copies so far; slots whose chunk has no page */
+};
+
+/* Pages of the next 32 chunks of the warp, from `chunk` on. */
+template <int WARPS>
+GPU_FN decode_raw decode_pages(const sm90_decode_call *c, int sequence, int chunk, int end) {
+    chunk += WARPS * (decode_lane());
+    return chunk < end ? decode_read_page(c, sequence, chunk) : decode_raw{-1, -1};
+}
+
+/* Finds the next item of which this warp has a chunk; without one its `last` is 0. */
+template <int WARPS>
+GPU_FN void decode_look_ahead(const sm90_decode_call *c, decode_copies &s, int warp) {
+    s.known = 1;
+    for (;; s.walk.item += (int)gridDim.x) {
+        if (!decode_find<false>(c, s.walk, &s.item)) {
+            s.item.last = 0;
+            s.item.first = 0;
+            return;
+        }
+        if (s.item.first + warp < s.item.last)
+            break;
+    }
+    s.walk.item += (int)gridDim.x;
+    s.next_page = decode_pages<WARPS>(c, s.item.sequence, s.item.first + warp, s.item.last);
+}
+
+GPU_FN void decode_copy(uint32_t to, const CUtensorMap *map, uint32_t barrier, sm90_box at,
+                        uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %3, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(0), "r"(at.head), "r"(at.token), "r"(at.row),
+                 "l"(policy)
+                 : "memory");
+}
+
+/* Has the warp's next chunk copied, if it has one. The item that it may begin is known. */
+template <int ROWS>
+GPU_FN void decode_send(const decode_block<ROWS> &b, const CUtensorMap *k, const CUtensorMap *v,
+                        decode_copies &s, int warp) {
+    typedef decode_shape<ROWS> shape;
+    enum : uint64_t { STAYS = 0x1000000000000000u, LEAVES_FIRST = 0x12F0000000000000u };
+    const sm90_decode_call *c = b.call;
+    if (s.chunk >= s.end) {
+        s.chunk = s.item.first + warp;
+        s.end = s.item.last;
+        s.head = s.item.head;
+        s.sequence = s.item.sequence;
+        s.page = s.next_page;
+        s.turn = 0;
+        s.known = s.end == 0; /* there is no other */
+        if (s.chunk >= s.end)
+            return;
+    }
+    const int page = __shfl_sync(~0u, decode_page(c, s.page), s.turn),
+              slot = (s.chunk - decode_over(s.chunk, c->per_page) * c->page_chunks) *
+                     SM90_DECODE_CHUNK;
+    if (decode_lane() == 0) {
+        const uint32_t to = b.ring + (uint32_t)(warp * shape::STAGES + s.slot) * shape::SLOT,
+                       full = decode_address(&b.header->full[warp][s.slot]);
+        const uint64_t policy = s.sent < c->stay ? STAYS : LEAVES_FIRST;
+        sm90_expect(full, shape::SLOT);
+        decode_copy(to, k, full, {s.head, slot, page}, policy);
+        decode_copy(to + SM90_DECODE_CHUNK_BYTES, v, full, {s.head, slot, page}, policy);
+    }
+    s.failed = (s.failed & ~(1 << s.slot)) | (page < 0 ? 1 << s.slot : 0);
+    s.slot = s.slot == shape::STAGES - 1 ? 0 : s.slot + 1;
+    s.sent++;
+    s.chunk += shape::WARPS;
+    s.turn++;
+    if (s.turn == 32 && s.chunk < s.end) {
+        s.turn = 0;
+        s.page = decode_pages<shape::WARPS>(c, s.sequence, s.chunk, s.end);
+    }
+}
+
+/* --- products --- */
+
+GPU_FN void decode_matrices(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+GPU_FN void decode_transposed(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+GPU_FN uint32_t decode_transpose(uint32_t x) {
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* The rows of an item as a warp has them: a lane has elements lane / 4 (and 8 more) of each 16, of
+ * rows lane % 4 * 2 and the next of each tile. */
+template <int TILES> struct decode_rows {
+    uint32_t query[TILES > 1 ? 1 : TILES][8]
+                  [2]; /* of one tile; more are read again for each chunk */
+    float out[TILES][8][4];
+    float top[TILES][2], sum[TILES][2];
+};
+
+/* Where a lane's elements of queries are. */
+template <int ROWS> GPU_FN const char *decode_queries_of(const decode_block<ROWS> &b, int n) {
+    const int lane = decode_lane(),
+              row = n % SM90_DECODE_AHEAD * decode_shape<ROWS>::TILES * 8 + lane / 4;
+    return b.queries + row * SM90_DECODE_QUERY_BYTES + lane % 4 * 4;
+}
+
+GPU_FN void decode_read_query(const char *from, int tile, int i, uint32_t (&query)[2]) {
+    const char *at = from + tile * 8 * SM90_DECODE_QUERY_BYTES + i * 32;
+    query[0] = *(const uint32_t *)(const void *)at;
+    query[1] = *(const uint32_t *)(const void *)(at + 16);
+}
+
+template <int TILES> GPU_FN void decode_rows_begin(const char *queries, decode_rows<TILES> &rows) {
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (TILES == 1)
+                decode_read_query(queries, 0, i, rows.query[0][i]);
+            rows.out[t][i][0] = rows.out[t][i][1] = rows.out[t][i][2] = rows.out[t][i][3] = 0;
+        }
+        rows.top[t][0] = rows.top[t][1] = DECODE_LOWEST;
+        rows.sum[t][0] = rows.sum[t][1] = 0;
+    }
+}
+
+/* Logits of base 2 of 16 keys: of keys lane / 4 and 8 more. */
+template <int DTYPE, int TILES>
+GPU_FN void decode_scores(uint32_t keys, float unit, const char *queries,
+                          const decode_rows<TILES> &rows, float (&s)[TILES][4]) {
+    const int lane = decode_lane(), row = lane % 8 + lane / 8 % 2 * 8, column = lane / 16;
+    float odd[TILES][4] = {};
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+        s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        uint32_t x[4], y[4];
+        decode_matrices(x, decode_at(keys, row, i * 2 + column));
+        decode_matrices(y, decode_at(keys, row, i * 2 + 2 + column));
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            if (TILES == 1) {
+                gpu_mma<DTYPE>(s[t], x, rows.query[0][i]);
+                gpu_mma<DTYPE>(odd[t], y, rows.query[0][i + 1]);
+            } else {
+                uint32_t query[2][2];
+                decode_read_query(queries, t, i, query[0]);
+                decode_read_query(queries, t, i + 1, query[1]);
+                gpu_mma<DTYPE>(s[t], x, query[0]);
+                gpu_mma<DTYPE>(odd[t], y, query[1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[t][i] = (s[t][i] + odd[t][i]) * unit;
+}
+
+/* Replaces logits by weights, and adds those to the rows' sums. */
+template <int TILES> GPU_FN void decode_weigh(decode_rows<TILES> &rows, float (&s)[TILES][4]) {
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        float top[2] = {fmaxf(s[t][0], s[t][2]), fmaxf(s[t][1], s[t][3])};
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2) {
+            top[0] = fmaxf(top[0], __shfl_xor_sync(~0u, top[0], d));
+            top[1] = fmaxf(top[1], __shfl_xor_sync(~0u, top[1], d));
+        }
+        const bool grows[2] = {top[0] > rows.top[t][0] + DECODE_GROWTH,
+                               top[1] > rows.top[t][1] + DECODE_GROWTH};
+        if (__any_sync(~0u, grows[0] || grows[1])) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float larger = grows[h] ? top[h] : rows.top[t][h],
+                            by = gpu_exp2(rows.top[t][h] - larger);
+                rows.top[t][h] = larger;
+                rows.sum[t][h] *= by;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    rows.out[t][i][h] *= by;
+                    rows.out[t][i][h + 2] *= by;
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[t][i] = gpu_exp2(s[t][i] - rows.top[t][i % 2]);
+        rows.sum[t][0] += s[t][0] + s[t][2];
+        rows.sum[t][1] += s[t][1] + s[t][3];
+    }
+}
+
+/* Adds weights times values. */
+template <int DTYPE, int TILES>
+GPU_FN void decode_add(uint32_t values, const float (&s)[TILES][4], decode_rows<TILES> &rows) {
+    const int lane = decode_lane(), row = lane % 8 + lane / 16 * 8, column = lane / 8 % 2;
+    uint32_t weights[TILES][2];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        weights[t][0] = decode_transpose(gpu_join<DTYPE>(s[t][0], s[t][1]));
+        weights[t][1] = decode_transpose(gpu_join<DTYPE>(s[t][2], s[t][3]));
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t x[4];
+        decode_transposed(x, decode_at(values, row, i * 2 + column));
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+            gpu_mma<DTYPE>(rows.out[t][i], x, weights[t]);
+    }
+}
+
+/* --- the last chunks --- */
+
+GPU_FN void decode_write_word(uint32_t to, uint32_t x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+
+/* Puts new tokens of item n into their chunk. */
+template <int ROWS>
+GPU_FN void decode_put_new(const decode_block<ROWS> &b, int n, int chunk, uint32_t keys) {
+    const int lane = decode_lane();
+    const uint32_t values = keys + SM90_DECODE_CHUNK_BYTES;
+    for (int i = 0; i < b.call->tokens; i++) {
+        const int place = b.header->place[n % SM90_DECODE_AHEAD][i],
+                  row = place % SM90_DECODE_CHUNK;
+        if (place < 0 || place / SM90_DECODE_CHUNK != chunk)
+            continue;
+        const uint32_t *from =
+            (const uint32_t *)(const void *)(b.fresh +
+                                             (n % SM90_DECODE_AHEAD * decode_shape<ROWS>::TOKENS +
+                                              i) *
+                                                 512);
+        decode_write_word(decode_at(keys, row, lane / 4) + lane % 4 * 4, from[lane]);
+        decode_write_word(decode_at(keys, row, 8 + lane / 4) + lane % 4 * 4, from[32 + lane]);
+        decode_write_word(decode_at(values, row, lane / 4) + lane % 4 * 4, from[64 + lane]);
+        decode_write_word(decode_at(values, row, 8 + lane / 4) + lane % 4 * 4, from[96 + lane]);
+    }
+    __syncwarp();
+}
+
+/* Values from key `first` of a chunk on become 0, so that what is there, even a NaN, times a weight
+ * of 0 is 0. */
+GPU_FN void decode_clear(uint32_t values, int first) {
+    const int lane = decode_lane();
+    __syncwarp();
+    for (int row = max(first, 0); row < SM90_DECODE_CHUNK; row++)
+        sm90_write_two(decode_at(values, row, lane / 2) + lane % 2 * 8, {0, 0});
+    __syncwarp();
+}
+
+/* The token of a lane's row. */
+GPU_FN int decode_token_of(const sm90_decode_call *c, int tile, int h) {
+    const int row = tile * 8 + (int)threadIdx.x % 4 * 2 + h;
+    return min(decode_over(row, c->per_group), c->tokens - 1);
+}
+
+/* Takes the keys out that rows do not see. */
+template <int TILES>
+GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&s)[TILES][4]) {
+    const int key = decode_lane() / 4;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int seen = decode_seen(c, keys, decode_token_of(c, t, h)) - first;
+            s[t][h] = key < seen ? s[t][h] : -INFINITY;
+            s[t][h + 2] = key + 8 < seen ? s[t][h + 2] : -INFINITY;
+        }
+}
+
+/* Adds the rows of one token after the other. Values that a token does not see are cleared before:
+ * the last token's rows are first. */
+template <int DTYPE, int TILES>
+GPU_FN void decode_add_by_token(const sm90_decode_call *c, int keys, int first, uint32_t values,
+                                const float (&s)[TILES][4], decode_rows<TILES> &rows) {
+#pragma unroll 1
+    for (int i = c->tokens - 1; i >= 0; i--) {
+        float own[TILES][4];
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                own[t][e] = decode_token_of(c, t, e % 2) == i ? s[t][e] : 0;
+        decode_clear(values, decode_seen(c, keys, i) - first);
+        decode_add<DTYPE, TILES>(values, own, rows);
+    }
+    sm90_writes_known();
+}
+
+/* A chunk. is_last: it has new tokens, or keys that not every row sees. */
+template <int DTYPE, int ROWS, int TILES>
+GPU_FN void decode_attend(const decode_block<ROWS> &b, int n, int keys, int chunk, bool is_last,
+                          uint32_t at, decode_rows<TILES> &rows) {
+    const sm90_decode_call *c = b.call;
+    const int first = chunk * SM90_DECODE_CHUNK;
+    float s[TILES][4];
+    if (is_last)
+        decode_put_new<ROWS>(b, n, chunk, at);
+    decode_scores<DTYPE, TILES>(at, c->unit, decode_queries_of<ROWS>(b, n), rows, s);
+    if (is_last)
+        decode_mask<TILES>(c, keys, first, s);
+    decode_weigh<TILES>(rows, s);
+    if (is_last)
+        decode_add_by_token<DTYPE, TILES>(c, keys, first, at + SM90_DECODE_CHUNK_BYTES, s, rows);
+    else
+        decode_add<DTYPE, TILES>(at + SM90_DECODE_CHUNK_BYTES, s, rows);
+}
+
+/* --- items --- */
+
+template <int ROWS, int TILES>
+GPU_FN void decode_hand_over(const decode_block<ROWS> &b, int at, int warp, bool failed,
+                             decode_rows<TILES> &rows) {
+    const int lane = decode_lane();
+    float *to =
+        b.sums + (at * decode_shape<ROWS>::WARPS + warp) * ROWS * SM90_DECODE_SUM_FLOATS + lane / 4;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = t * 8 + lane % 4 * 2 + h;
+            if (row >= ROWS)
+                continue;
+            if (lane < 4)
+                b.header->top[at][warp][row] = {rows.top[t][h], failed ? -1.0f : rows.sum[t][h]};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                to[row * SM90_DECODE_SUM_FLOATS + i * 16] = rows.out[t][i][h];
+                to[row * SM90_DECODE_SUM_FLOATS + i * 16 + 8] = rows.out[t][i][h + 2];
+            }
+        }
+}
+
+/* The first chunk that decode_attend_last takes: of new tokens, or of keys that not all rows see.
+ */
+template <int ROWS> GPU_FN int decode_last_chunks(const decode_block<ROWS> &b, int n, int keys) {
+    int first = max(decode_seen(b.call, keys, 0), 0);
+    for (int i = 0; i < b.call->tokens; i++) {
+        const int place = b.header->place[n % SM90_DECODE_AHEAD][i];
+        first = place >= 0 && place < first ? place : first;
+    }
+    return first / SM90_DECODE_CHUNK;
+}
+
+template <int DTYPE, int ROWS>
+GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, const CUtensorMap *v,
+                           int warp) {
+    typedef decode_shape<ROWS> shape;
+    const sm90_decode_call *c = b.call;
+    const int lane = decode_lane();
+    decode_copies copies = {decode_begin()};
+#pragma unroll 1
+    for (int i = 0; i < shape::STAGES; i++) {
+        if (!copies.known)
+            decode_look_ahead<shape::WARPS>(c, copies, warp);
+        decode_send<ROWS>(b, k, v, copies, warp);
+    }
+    __syncthreads(); /* the helpers' barriers have begun */
+    decode_walk walk = decode_begin();
+    decode_item item;
+    int slot = 0;
+    uint32_t phase = 0;
+#pragma unroll 1
+    for (int n = 0; decode_find<false>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
+        decode_rows<shape::TILES> rows;
+        bool failed = item.keys < 0;
+        sm90_wait(decode_address(&b.header->queries_ready[n % shape::AHEAD]),
+                  (uint32_t)(n / shape::AHEAD % 2));
+        decode_rows_begin(decode_queries_of<ROWS>(b, n), rows);
+        const int last = decode_last_chunks<ROWS>(b, n, item.keys);
+#pragma unroll 1
+        for (int chunk = item.first + warp; chunk < item.last; chunk += shape::WARPS) {
+            if (!copies.known)
+                decode_look_ahead<shape::WARPS>(c, copies, warp);
+            sm90_wait(decode_address(&b.header->full[warp][slot]), phase);
+            failed |= copies.failed >> slot & 1;
+            decode_attend<DTYPE, ROWS, shape::TILES>(
+                b, n, item.keys, chunk, chunk >= last,
+                b.ring + (uint32_t)(warp * shape::STAGES + slot) * shape::SLOT, rows);
+            __syncwarp();
+            decode_send<ROWS>(b, k, v, copies, warp);
+            slot = slot == shape::STAGES - 1 ? 0 : slot + 1;
+            phase ^= slot == 0;
+        }
+#pragma unroll
+        for (int t = 0; t < shape::TILES; t++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int d = 4; d < 32; d *= 2)
+                    rows.sum[t][h] += __shfl_xor_sync(~0u, rows.sum[t][h], d);
+        const int at = n % shape::BEHIND;
+        if (n >= shape::BEHIND)
+            sm90_wait(decode_address(&b.header->sums_free[at]),
+                      (uint32_t)((n / shape::BEHIND - 1) % 2));
+        decode_hand_over<ROWS>(b, at, warp, failed, rows);
+        __syncwarp();
+        if (lane == 0)
+            sm90_arrive(decode_address(&b.header->sums_ready[at]));
+    }
+}
+
+#endif

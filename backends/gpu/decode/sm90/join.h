@@ -1,0 +1,252 @@
+/* What helper warps do behind an item: they sum what the compute warps give, and join splits. The
+ * helper that counts the last split of its rows joins them, in the order of splits: none waits. */
+#ifndef ROPEKIT_GPU_DECODE_SM90_JOIN_H
+#define ROPEKIT_GPU_DECODE_SM90_JOIN_H
+
+#include "backends/gpu/decode/sm90/prepare.h"
+#include "backends/gpu/tile/mma.h"
+
+/* A row's sums: a lane has four elements. */
+struct decode_sum {
+    float4 out;
+    float top, sum; /* sum < 0: the sequence is left out */
+};
+
+GPU_FN void decode_scale_add(float4 &to, const float4 &x, float by) {
+    to.x = fmaf(x.x, by, to.x);
+    to.y = fmaf(x.y, by, to.y);
+    to.z = fmaf(x.z, by, to.z);
+    to.w = fmaf(x.w, by, to.w);
+}
+
+/* Of all compute warps. */
+template <int ROWS> GPU_FN decode_sum decode_sum_of(const decode_block<ROWS> &b, int at, int row) {
+    enum { WARPS = decode_shape<ROWS>::WARPS };
+    const float *from =
+        b.sums + (at * WARPS * ROWS + row) * SM90_DECODE_SUM_FLOATS + decode_lane() * 4;
+    decode_sum s = {{0, 0, 0, 0}, b.header->top[at][0][row].x, 0};
+    bool left_out = false;
+#pragma unroll
+    for (int w = 1; w < WARPS; w++)
+        s.top = fmaxf(s.top, b.header->top[at][w][row].x);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 top = b.header->top[at][w][row];
+        const float by = gpu_exp2(top.x - s.top);
+        left_out |= top.y < 0;
+        s.sum = fmaf(top.y, by, s.sum);
+        decode_scale_add(
+            s.out, *(const float4 *)(const void *)(from + w * ROWS * SM90_DECODE_SUM_FLOATS), by);
+    }
+    s.sum = left_out ? -1 : s.sum;
+    return s;
+}
+
+/* --- the end of a row --- */
+
+template <int DTYPE>
+GPU_FN void decode_end(const sm90_decode_call *c, int sequence, int key_head, int row,
+                       const decode_sum &s) {
+    const int token = decode_over(row, c->per_group),
+              head = key_head * c->group + row - token * c->group, lane = decode_lane();
+    if (s.sum < 0)
+        return;
+    const float by = s.sum == 0 ? 0 : 1 / s.sum;
+    const uint2 two = {gpu_join<DTYPE>(s.out.x * by, s.out.y * by),
+                       gpu_join<DTYPE>(s.out.z * by, s.out.w * by)};
+    *(uint2 *)(void *)(c->out.data + sequence * c->out.row + token * c->out.token +
+                       head * c->out.head + lane * 8) = two;
+    if (c->lse && lane == 0)
+        c->lse[sequence * c->lse_stride[0] + token * c->lse_stride[1] + head * c->lse_stride[2]] =
+            s.sum == 0 ? -INFINITY : GPU_LN_2 * (s.top + log2f(s.sum));
+}
+
+/* --- splits --- */
+
+/* Results of split 0 of a row. */
+GPU_FN int64_t decode_part(const sm90_decode_call *c, int sequence, int head, int row) {
+    return ((int64_t)sequence * c->k_heads + head) * c->most_splits * c->tokens * c->group + row;
+}
+
+GPU_FN void decode_fence(void) {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+/* Ends a row of a sequence that has one split, and leaves that of another in memory. */
+template <int DTYPE>
+GPU_FN void decode_store(const sm90_decode_call *c, const decode_split &to, int row,
+                         const decode_sum &s) {
+    const int lane = decode_lane();
+    if (to.splits == 1) {
+        decode_end<DTYPE>(c, to.sequence, to.head, row, s);
+        return;
+    }
+    const int64_t part =
+        decode_part(c, to.sequence, to.head, row) + to.split * c->tokens * c->group;
+    __stcg((float4 *)(void *)(c->parts.sums + part * SM90_DECODE_DIM + lane * 4), s.out);
+    if (lane == 0)
+        __stcg((float2 *)(void *)(c->parts.tops + part * 2), {s.top, s.sum});
+}
+
+/* A helper's rows of a sequence and key head whose splits are all there. */
+template <int DTYPE, int ROWS>
+GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &item, int row) {
+    enum { AT_ONCE = 4 };
+    const int lane = decode_lane(), step = c->tokens * c->group;
+    const int64_t part = decode_part(c, item.sequence, item.head, row);
+    const float2 *tops = (const float2 *)(const void *)(c->parts.tops + part * 2);
+    const float *sums = c->parts.sums + part * SM90_DECODE_DIM + lane * 4;
+    float2 top[2] = {{DECODE_LOWEST, 0}, {DECODE_LOWEST, 0}};
+    float by[2];
+    decode_sum s = {{0, 0, 0, 0}, 0, 0};
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        if (lane + 32 * h < item.splits)
+            top[h] = __ldcg(tops + (lane + 32 * h) * step);
+    for (int first = 0; first < item.splits; first += AT_ONCE) {
+        float4 x[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            x[i] = first + i < item.splits
+                       ? __ldcg((const float4 *)(const void *)(sums + (int64_t)(first + i) * step *
+                                                                          SM90_DECODE_DIM))
+                       : float4{0, 0, 0, 0};
+        if (first == 0) {
+            s.top = fmaxf(top[0].x, top[1].x);
+#pragma unroll
+            for (int d = 16; d; d /= 2)
+                s.top = fmaxf(s.top, __shfl_xor_sync(~0u, s.top, d));
+            by[0] = gpu_exp2(top[0].x - s.top);
+            by[1] = gpu_exp2(top[1].x - s.top);
+            s.sum = top[0].y * by[0] + top[1].y * by[1];
+#pragma unroll
+            for (int d = 16; d; d /= 2)
+                s.sum += __shfl_xor_sync(~0u, s.sum, d);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) /* those beyond have weights of 0 */
+            decode_scale_add(s.out, x[i],
+                             __shfl_sync(~0u, first < 32 ? by[0] : by[1], (first + i) % 32));
+    }
+    s.sum = __any_sync(~0u, top[0].y < 0 || top[1].y < 0) ? -1 : s.sum;
+    decode_end<DTYPE>(c, item.sequence, item.head, row, s);
+}
+
+/* Counts a split's rows that helpers `first` up to `end` stored, and joins those of which it is the
+ * last. The fence takes as long as all copies that are under way. */
+template <int DTYPE, int ROWS>
+GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split &split, int first,
+                                  int end) {
+    const int helper = first + decode_lane();
+    unsigned long long *counter = decode_counter(c, split.sequence, split.head, helper);
+    bool last = false;
+    if (helper < end) {
+        decode_fence();
+        last =
+            (int)(atomicAdd(counter, 1ull) & ((1u << DECODE_COUNT_BITS) - 1)) == split.splits - 1;
+    }
+    const unsigned joins = __ballot_sync(~0u, last) << first;
+    if (!joins)
+        return;
+    decode_fence();
+    if (last)
+        *counter = DECODE_MARK;
+#pragma unroll 1
+    for (int row = 0; row < c->tokens * c->group; row++)
+        if (joins >> row % SM90_DECODE_HELPERS & 1)
+            decode_join_row<DTYPE, ROWS>(c, split, row);
+}
+
+/* --- helpers and joiners --- */
+
+/* Has the next joiner count a split; number: of splits so far. */
+template <int ROWS>
+GPU_FN void decode_hand_on(const decode_block<ROWS> &b, const decode_split &split, int helper,
+                           int &number) {
+    enum { JOINERS = decode_shape<ROWS>::JOINERS };
+    const int joiner = number % JOINERS, turn = number / JOINERS;
+    if (turn > 0)
+        sm90_wait(decode_address(&b.header->split_taken[joiner]), (uint32_t)((turn - 1) % 2));
+    if (decode_lane() == 0) {
+        if (helper == 0)
+            b.header->split[joiner] = split;
+        sm90_arrive(decode_address(&b.header->split_ready[joiner]));
+    }
+    number++;
+}
+
+template <int DTYPE, int ROWS> GPU_FN void decode_join(const decode_block<ROWS> &b, int joiner) {
+    for (uint32_t turn = 0;; turn++) {
+        sm90_wait(decode_address(&b.header->split_ready[joiner]), turn % 2);
+        const decode_split split = b.header->split[joiner];
+        __syncwarp();
+        if (decode_lane() == 0)
+            sm90_arrive(decode_address(&b.header->split_taken[joiner]));
+        if (split.splits == 0)
+            return;
+        decode_count_and_join<DTYPE, ROWS>(b.call, split, 0, SM90_DECODE_HELPERS);
+    }
+}
+
+template <int DTYPE, int ROWS> GPU_FN void decode_help(const decode_block<ROWS> &b, int helper) {
+    typedef decode_shape<ROWS> shape;
+    const sm90_decode_call *c = b.call;
+    const int lane = decode_lane();
+    const decode_constants by = decode_constants_of(c);
+    decode_walk walk = decode_begin();
+    decode_item next;                 /* what is loaded */
+    decode_split ready[shape::AHEAD]; /* those before it, from the one that is summed on */
+    decode_loaded<ROWS> loaded;
+    int made = 0, found = 0, handed = 0;
+    bool more = true;
+    /* Item n is summed, the AHEAD - 1 behind it are ready or become so, and one more is loaded. */
+#pragma unroll 1
+    for (int n = -shape::AHEAD; n < 0 || n < found; n++) {
+        if (n == 0)
+            __syncthreads(); /* other warps may use the barriers */
+        if (made < found) {  /* its room was last read in item n - 1, whose sums have been taken */
+            if (next.keys < 0 && c->position_flag)
+                *c->position_flag = 1;
+            decode_prepare<DTYPE, ROWS>(b, by, made, next, helper, loaded);
+            __syncwarp();
+            if (lane == 0) {
+                sm90_arrive(decode_address(&b.header->queries_ready[made % shape::AHEAD]));
+                decode_mark(decode_counter(c, next.sequence, next.head, helper), loaded.counter);
+            }
+            ready[shape::AHEAD - 1] = {next.sequence, next.head, next.split, next.splits};
+            made++;
+        }
+        if (more) {
+            more = decode_find<true>(c, walk, &next);
+            walk.item += (int)gridDim.x;
+            found += more;
+        }
+        if (more)
+            decode_load<ROWS>(c, next, helper, loaded);
+        if (n >= 0) {
+            const int at = n % shape::BEHIND;
+            const decode_split split = ready[0];
+            sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / shape::BEHIND % 2));
+#pragma unroll 1
+            for (int row = helper; row < c->tokens * c->group; row += SM90_DECODE_HELPERS)
+                decode_store<DTYPE>(c, split, row, decode_sum_of<ROWS>(b, at, row));
+            __syncwarp();
+            if (lane == 0)
+                sm90_arrive(decode_address(&b.header->sums_free[at]));
+            if (split.splits > 1 && n < found - 1)
+                decode_hand_on<ROWS>(b, split, helper, handed);
+            else if (split.splits > 1)
+                decode_count_and_join<DTYPE, ROWS>(c, split, helper, helper + 1);
+        }
+#pragma unroll
+        for (int i = 0; i < shape::AHEAD - 1; i++)
+            ready[i] = ready[i + 1];
+    }
+    if (found == 0)
+        __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < shape::JOINERS; i++)
+        decode_hand_on<ROWS>(b, {0, 0, 0, 0}, helper, handed);
+}
+
+#endif

@@ -1,0 +1,71 @@
+/* Decoding in one launch: norms and rotations, the write of new keys and values into their cache,
+ * attention and the join of its splits, of heads of 128 elements. */
+#include "backends/gpu/decode/sm90/compute.h"
+#include "backends/gpu/decode/sm90/join.h"
+
+template <int ROWS> GPU_FN void decode_start(const decode_block<ROWS> &b) {
+    enum { WARPS = decode_shape<ROWS>::WARPS };
+    for (int i = 0; i < SM90_DECODE_AHEAD; i++)
+        sm90_barrier_init(decode_address(&b.header->queries_ready[i]), SM90_DECODE_HELPERS);
+    for (int i = 0; i < SM90_DECODE_BEHIND; i++) {
+        sm90_barrier_init(decode_address(&b.header->sums_ready[i]), WARPS);
+        sm90_barrier_init(decode_address(&b.header->sums_free[i]), SM90_DECODE_HELPERS);
+    }
+    for (int i = 0; i < decode_shape<ROWS>::JOINERS; i++) {
+        sm90_barrier_init(decode_address(&b.header->split_ready[i]), SM90_DECODE_HELPERS);
+        sm90_barrier_init(decode_address(&b.header->split_taken[i]), 1);
+    }
+    sm90_barriers_begun();
+}
+
+/* Rows that no query has are 0. */
+template <int ROWS> GPU_FN void decode_clear_queries(const decode_block<ROWS> &b, int helper) {
+    const int words = SM90_DECODE_QUERIES_OF(ROWS) / 4;
+    for (int i = helper * 32 + decode_lane(); i < words; i += 32 * SM90_DECODE_HELPERS)
+        ((uint32_t *)(void *)b.queries)[i] = 0;
+}
+
+template <int DTYPE, int ROWS>
+__global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS), 1)
+    gpu_decode_sm90(const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,
+                    GPU_PARAMETER sm90_decode_call call) {
+    extern __shared__ __align__(1024) char decode_memory[];
+    typedef decode_shape<ROWS> shape;
+    const decode_block<ROWS> b = decode_block_of<ROWS>(decode_memory, &call);
+    const int warp = __shfl_sync(~0u, (int)(threadIdx.x / 32), 0), lane = decode_lane();
+    if (warp < shape::WARPS) {
+        if (lane == 0) {
+            for (int i = 0; i < shape::STAGES; i++)
+                sm90_barrier_init(decode_address(&b.header->full[warp][i]), 1);
+            sm90_barriers_begun();
+        }
+        if (threadIdx.x == 0) {
+            sm90_prefetch_map(&k);
+            sm90_prefetch_map(&v);
+        }
+        __syncwarp();
+        gpu_wait_for_last();
+        gpu_let_next_start();
+        decode_compute<DTYPE, ROWS>(b, &k, &v, warp);
+    } else if (warp >= shape::WARPS + SM90_DECODE_HELPERS) {
+        gpu_wait_for_last();
+        __syncthreads();
+        decode_join<DTYPE, ROWS>(b, warp - shape::WARPS - SM90_DECODE_HELPERS);
+    } else {
+        if (warp == shape::WARPS && lane == 0)
+            decode_start<ROWS>(b);
+        decode_clear_queries<ROWS>(b, warp - shape::WARPS);
+        asm volatile("bar.sync 1, 128;" ::: "memory"); /* of helpers */
+        gpu_wait_for_last();
+        decode_help<DTYPE, ROWS>(b, warp - shape::WARPS);
+    }
+}
+
+#define KERNELS(dtype)                                                                             \
+    {                                                                                              \
+        GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(0)>),                                \
+            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(1)>),                            \
+            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(2)>)                             \
+    }
+const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_INSTANCES] = {KERNELS(ROPE_F16),
+                                                                       KERNELS(ROPE_BF16)};

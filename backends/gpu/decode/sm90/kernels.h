@@ -1,0 +1,142 @@
+/* The kernel that decodes in one launch, as host code sees it: symbols, parameters, memory. */
+#ifndef ROPEKIT_GPU_DECODE_SM90_KERNELS_H
+#define ROPEKIT_GPU_DECODE_SM90_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * A row is a query of a head. An item is a split of a sequence's keys for the rows of one key head.
+ * Each of a block's compute warps takes every so many chunks of 16 keys of an item, by copies of
+ * its own. Helper warps prepare what compute warps read, and sum what they give; joiners count
+ * splits, and join them.
+ */
+enum {
+    SM90_DECODE_DIM = 128,          /* elements of a head */
+    SM90_DECODE_CHUNK = 16,         /* keys that a copy has */
+    SM90_DECODE_CHUNK_BYTES = 4096, /* of keys, and of values */
+    SM90_DECODE_HELPERS = 4,        /* warps */
+    SM90_DECODE_ROWS = 16,          /* most rows of an item */
+    SM90_DECODE_TOKENS = 8,         /* most new tokens of a sequence */
+    SM90_DECODE_SPLITS = 64,        /* most splits of a sequence */
+    SM90_DECODE_INSTANCES = 3       /* kernels by rows: 4, 8, 16 */
+};
+
+/* Items whose queries, and whose sums, are in shared memory at a time. */
+enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
+
+/* Kernels of the i-th number of rows: compute warps, and copies that each has under way. */
+#define SM90_DECODE_ROWS_OF(i) (4 << (i))
+#define SM90_DECODE_WARPS_OF(rows) ((rows) == 4 ? 8 : (rows) == 8 ? 7 : 6)
+#define SM90_DECODE_JOINERS_OF(rows) ((rows) == 16 ? 2 : 4)
+#define SM90_DECODE_STAGES_OF(rows) 3
+/* Most new tokens of a sequence. */
+#define SM90_DECODE_TOKENS_OF(rows) ((rows) > 8 ? SM90_DECODE_TOKENS : 4)
+#define SM90_DECODE_THREADS_OF(rows)                                                               \
+    (32 * (SM90_DECODE_WARPS_OF(rows) + SM90_DECODE_HELPERS + SM90_DECODE_JOINERS_OF(rows)))
+
+/* Rows of queries in shared memory are of so many bytes, those of sums of so many floats: in other
+ * banks. */
+enum { SM90_DECODE_QUERY_BYTES = 272, SM90_DECODE_SUM_FLOATS = 132 };
+
+/* Bytes of shared memory ahead of parts that are described in block.h. */
+#define SM90_DECODE_RING_OF(rows)                                                                  \
+    (2 * SM90_DECODE_CHUNK_BYTES * SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_STAGES_OF(rows))
+#define SM90_DECODE_SUMS_OF(rows)                                                                  \
+    (4 * SM90_DECODE_SUM_FLOATS * (rows)*SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_BEHIND)
+#define SM90_DECODE_QUERIES_OF(rows)                                                               \
+    (SM90_DECODE_AHEAD * SM90_DECODE_QUERY_BYTES * ((rows) > 8 ? (rows) : 8))
+#define SM90_DECODE_FRESH_OF(rows) (SM90_DECODE_AHEAD * 512 * SM90_DECODE_TOKENS_OF(rows))
+#define SM90_DECODE_SHARED_OF(rows)                                                                \
+    (SM90_DECODE_RING_OF(rows) + SM90_DECODE_SUMS_OF(rows) + SM90_DECODE_QUERIES_OF(rows) +        \
+     SM90_DECODE_FRESH_OF(rows) + 2048)
+
+/* Flags of a call. */
+enum {
+    SM90_DECODE_WIDE_LENGTHS = 1, /* int64_t, else int32_t */
+    SM90_DECODE_WIDE_TABLE = 2,
+    SM90_DECODE_WIDE_STARTS = 4,
+    SM90_DECODE_WIDE_SLOTS = 8,
+    SM90_DECODE_CAUSAL = 16
+};
+
+/* Heads of tokens, over [row, token, head] in bytes. */
+typedef struct sm90_decode_heads {
+    char *data;
+    int64_t row, token, head;
+} sm90_decode_heads;
+
+/* The cache of k or v, over [page, slot, head] in bytes. */
+typedef struct sm90_decode_cache {
+    char *data;
+    int64_t page, slot, head;
+} sm90_decode_cache;
+
+/* A norm and a rotation of whole heads, ahead of the product or of the cache. */
+enum {
+    SM90_DECODE_NORM = 1,
+    SM90_DECODE_NORM_TWICE = 2,    /* ROPE_NORM_ROUND_TWICE */
+    SM90_DECODE_NORM_ONE_PLUS = 4, /* ROPE_NORM_ONE_PLUS_WEIGHT */
+    SM90_DECODE_ROTATES = 8,
+    SM90_DECODE_INTERLEAVED = 16,
+    SM90_DECODE_NEGATIVE = 32, /* sines are negated */
+    SM90_DECODE_WIDE_IDS = 64  /* ids and offsets are int64_t */
+};
+typedef struct sm90_decode_steps {
+    const void *ids; /* over [row, token]; or NULL: indices */
+    int64_t id_row, id_token, offset;
+    const void *offsets; /* of sequences, or NULL */
+    const void *weight;  /* of the norm, or NULL */
+    float eps;
+    int32_t flags;
+} sm90_decode_steps;
+
+/* Where splits leave what they give: of [sequence, key head] SM90_DECODE_HELPERS counters; over
+ * [sequence, key head, split, row] the sums, and the largest logits with their sums of weights. */
+typedef struct sm90_decode_parts {
+    unsigned long long *counters;
+    float *tops;
+    float *sums;
+} sm90_decode_parts;
+
+typedef struct sm90_decode_call {
+    const void *lengths; /* keys of sequences */
+    const void *table;   /* or NULL: a sequence's page is its index */
+    int64_t table_row, table_page;
+    int32_t sequences, k_heads, group, tokens;
+    int32_t pages, page_chunks;        /* of the cache; chunks of a page */
+    int32_t capacity;                  /* most keys of a sequence */
+    int32_t most_splits, least_chunks; /* of a sequence; of a split but the only one */
+    /* 2^32 / page_chunks, k_heads, least_chunks and group, up; 0: 1 */
+    uint32_t per_page, per_head, per_split, per_group;
+    int32_t flags; /* SM90_DECODE_ */
+    int32_t held;  /* tokens of a sequence's pages */
+    int32_t stay;  /* copies of a warp that stay in the L2 */
+    float unit;    /* what makes scores logits of base 2 */
+    sm90_decode_heads q, k, v, out;
+    sm90_decode_cache k_cache, v_cache;
+    int64_t start;      /* index in the cache of each sequence's first token, ... */
+    const void *starts; /* ... and what is added to it, or NULL */
+    const void *slots;  /* of new tokens, the last keys of their sequences; or NULL: by starts */
+    int64_t slot_row, slot_token;
+    const uint64_t *turns;      /* of pairs, or NULL */
+    float factor;               /* of cosines and sines */
+    sm90_decode_steps steps[2]; /* of q and of k */
+    float *lse;                 /* or NULL */
+    int64_t lse_stride[3];
+    int32_t *position_flag; /* or NULL */
+    sm90_decode_parts parts;
+} sm90_decode_call;
+
+/* Of f16 and of bf16, by rows: (CUtensorMap k, v, sm90_decode_call), in blocks of
+ * SM90_DECODE_THREADS_OF(rows), of which any number takes a call. */
+extern const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_INSTANCES];
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,346 @@
+/* Which calls take the kernel that decodes in one launch, and its parameters. */
+#include "backends/gpu/decode/sm90.h"
+
+#include "backends/gpu/attention/sm90/map.h"
+#include "backends/gpu/candidate.h"
+#include "backends/gpu/decode/sm90/kernels.h"
+#include "backends/gpu/geometry.h"
+
+#include <string.h>
+
+enum { DIM = SM90_DECODE_DIM, CHUNK = SM90_DECODE_CHUNK };
+
+/* Chunks of a split: shorter ones make one sequence faster, and cost many sequences more joins. */
+enum { LEAST_CHUNKS = 48 };
+
+/* Copies of a warp that stay in the L2, of 8 KB each: so many of all blocks fit there. */
+enum { COPIES_STAY = 5 };
+
+/* Most items, slots and key heads, and chunks of a sequence. */
+enum { MOST = INT32_MAX / 2, MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };
+
+/* --- problems --- */
+
+static int is_rotation(const rope_problem *r) {
+    return r->pairs == DIM / 2 && r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 &&
+           r->frequency_sets == 1 && !r->xpos_rate && r->pairing_in == r->pairing_out &&
+           r->arithmetic == ROPE_ARITHMETIC_FP32;
+}
+
+static int is_norm(const rope_append_steps *s, int32_t dtype) {
+    return s->norm == ROPE_NORM_RMS && s->norm_scope == ROPE_NORM_HEAD && s->norm_offset == 0 &&
+           s->norm_dim == DIM && s->weight && s->weight_dtype == dtype;
+}
+
+static int is_plain(const rope_append_steps *s, int32_t dtype) {
+    return s->head_dim == DIM && s->factor == 1 && s->store_dtype == dtype && !s->scale &&
+           (!s->norm || is_norm(s, dtype));
+}
+
+static int is_cached_plain(const rope_append_steps *s, int32_t dtype) {
+    return s->store_dtype == dtype && s->dim_block == DIM;
+}
+
+const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
+    const rope_append_problem *a = problem->append;
+    const rope_attention_problem *t = problem->attention;
+    const rope_append_steps *q = &a->steps[ROPE_APPEND_Q], *k = &a->steps[ROPE_APPEND_K],
+                            *v = &a->steps[ROPE_APPEND_V];
+    const int32_t dtype = a->rope.dtype;
+    if (dtype != ROPE_F16 && dtype != ROPE_BF16)
+        return "declined: dtype is not of 16 bits";
+    if (!is_plain(q, dtype) || !is_plain(k, dtype) || !is_plain(v, dtype) || v->norm ||
+        !is_cached_plain(k, dtype) || !is_cached_plain(v, dtype))
+        return "declined: heads are not of 128 elements of dtype, or have a norm or a factor of "
+               "another kind";
+    if ((q->rotates || k->rotates) && !is_rotation(&a->rope))
+        return "declined: it rotates a part of heads, or not by exact angles of one axis";
+    if (t->window != INT64_MAX || t->window_right != INT64_MAX || t->chunk != INT64_MAX ||
+        t->mask == ROPE_MASK_TREE || t->sink_dtype || t->soft_cap > 0 || !(t->scale > 0))
+        return "declined: there is a window, a chunk, a tree, a sink or a soft cap";
+    if (a->ring || (t->cache == ROPE_CACHE_TABLE && a->page_size % CHUNK))
+        return "declined: the cache is a ring, or pages are not of a multiple of 16 tokens";
+    return NULL;
+}
+
+/* --- sizes --- */
+
+static int32_t instance_of(int64_t rows, int64_t tokens) {
+    return rows > 8 || tokens > SM90_DECODE_TOKENS_OF(8) ? 2 : rows > 4;
+}
+
+static int64_t most_splits(int64_t k_heads, int multiprocessors) {
+    const int64_t most = gpu_at_most(multiprocessors / k_heads, SM90_DECODE_SPLITS);
+    return most > 1 ? most : 1;
+}
+
+/* Splits of the longest sequence. */
+static int64_t splits_of(const gpu_decode_sizes *s, int multiprocessors) {
+    const int64_t splits = gpu_divide_up(gpu_divide_up(s->k_tokens, CHUNK), LEAST_CHUNKS),
+                  most = most_splits(s->k_heads, multiprocessors);
+    return splits < 1 ? 1 : gpu_at_most(splits, most);
+}
+
+static int fits_sizes(const gpu_decode_sizes *s) {
+    const int64_t group = s->k_heads ? s->q_heads / s->k_heads : 0;
+    return group >= 1 && s->tokens >= 1 && s->tokens <= SM90_DECODE_TOKENS &&
+           s->tokens * group <= SM90_DECODE_ROWS && s->sequences >= 1 && s->sequences <= 65536 &&
+           s->k_heads <= MOST_HEADS && s->k_heads <= MOST / SM90_DECODE_SPLITS / s->sequences;
+}
+
+static size_t rounded(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Bytes of counters, of largest logits and of sums, each a multiple of 256. */
+static void layout_of(const gpu_decode_sizes *s, int multiprocessors, size_t bytes[3]) {
+    const size_t heads = (size_t)(s->sequences * s->k_heads),
+                 rows = (size_t)(s->tokens * (s->q_heads / s->k_heads)),
+                 splits = (size_t)splits_of(s, multiprocessors),
+                 parts = splits > 1 ? heads * splits * rows : 0;
+    bytes[0] = rounded(splits > 1 ? heads * SM90_DECODE_HELPERS * 8 : 0);
+    bytes[1] = rounded(parts * 8);
+    bytes[2] = parts * DIM * 4;
+}
+
+size_t gpu_decode_sm90_workspace(const gpu_decode_sizes *given, int multiprocessors) {
+    const int64_t group = given->k_heads ? given->q_heads / given->k_heads : 0;
+    gpu_decode_sizes sizes = *given;
+    size_t bytes[3];
+    if (group >= 1 && group <= SM90_DECODE_ROWS)
+        sizes.tokens =
+            gpu_at_most(sizes.tokens, gpu_at_most(SM90_DECODE_TOKENS, SM90_DECODE_ROWS / group));
+    if (!fits_sizes(&sizes))
+        return 0;
+    layout_of(&sizes, multiprocessors, bytes);
+    return bytes[0] + bytes[1] + bytes[2];
+}
+
+/* --- calls --- */
+
+static int64_t capacity_of(const rope_decode_problem *p, const rope_attention_call *call) {
+    const int64_t size = p->attention->page_size;
+    if (call->table_pages > call->k_tokens / size)
+        return call->k_tokens;
+    return gpu_at_most(call->table_pages * size, call->k_tokens);
+}
+
+static gpu_decode_sizes sizes_of(const rope_decode_problem *p, const rope_decode_call *call) {
+    const rope_append_call *a = &call->append;
+    return (gpu_decode_sizes){a->rope.batch, a->rope.tokens, capacity_of(p, &call->attention),
+                              a->tensor[ROPE_APPEND_Q].heads, a->tensor[ROPE_APPEND_K].heads};
+}
+
+static sm90_view cache_of(const rope_append_operand *o, int64_t pages, int64_t page_size) {
+    return (sm90_view){o->cache, o->cache_stride, pages, page_size, o->heads};
+}
+
+/* Whether heads lie in words of so many elements. */
+static int in_words(const void *data, const int64_t stride[4], int64_t elements) {
+    return data && (uintptr_t)data % (2 * elements) == 0 && stride[3] == 1 &&
+           stride[0] % elements == 0 && stride[1] % elements == 0 && stride[2] % elements == 0;
+}
+
+static int fits_heads(const rope_append_operand *o) {
+    return in_words(o->in, o->in_stride, 2) && !o->out && !o->weight_stride &&
+           (uintptr_t)o->weight % 4 == 0;
+}
+
+static int fits_cache(const rope_append_operand *o, int64_t pages, int64_t page_size) {
+    const int64_t stride[4] = {o->cache_stride[0], o->cache_stride[1], o->cache_stride[2],
+                               o->cache_stride[4]};
+    sm90_view v = cache_of(o, pages, page_size);
+    v.stride = stride;
+    return in_words(o->cache, stride, 8) && sm90_map_fits(&v);
+}
+
+/* 2^32 / n, rounded up; 0 for 1. */
+static uint32_t reciprocal(int64_t n) {
+    return n > 1 ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)n - 1) / (uint64_t)n) : 0;
+}
+
+/* Whether numbers up to `most` are divided by n exactly through that. */
+static int divides(int64_t n, int64_t most) {
+    const uint64_t beyond = ((uint64_t)reciprocal(n) * (uint64_t)n) & UINT32_MAX;
+    return most <= UINT32_MAX / (int64_t)(beyond ? beyond : 1);
+}
+
+int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *call) {
+    const rope_append_call *a = &call->append;
+    const rope_attention_call *t = &call->attention;
+    const gpu_decode_sizes sizes = sizes_of(p, call);
+    const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
+    if (!fits_sizes(&sizes) || a->rope.position.cu_seqlens || t->q_lengths || !t->k_lengths ||
+        a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
+        return 0;
+    if (sizes.k_tokens > (int64_t)MOST_CHUNKS * CHUNK || t->table_pages > MOST / size ||
+        t->pages > MOST / (page_chunks * CHUNK) ||
+        !divides(page_chunks,
+                 page_chunks * (t->pages > t->table_pages ? t->pages : t->table_pages)))
+        return 0;
+    for (int i = 0; i < ROPE_APPEND_TENSORS; i++)
+        if (!fits_heads(&a->tensor[i]))
+            return 0;
+    return fits_cache(&a->tensor[ROPE_APPEND_K], t->pages, size) &&
+           fits_cache(&a->tensor[ROPE_APPEND_V], t->pages, size) &&
+           in_words(t->out, t->out_stride, 4);
+}
+
+size_t gpu_decode_sm90_workspace_of(const rope_decode_problem *p, const rope_decode_call *call,
+                                    int multiprocessors) {
+    const gpu_decode_sizes sizes = sizes_of(p, call);
+    return gpu_decode_sm90_workspace(&sizes, multiprocessors);
+}
+
+static sm90_decode_heads heads_of(const void *data, const int64_t stride[4]) {
+    return (sm90_decode_heads){(char *)(uintptr_t)data, 2 * stride[0], 2 * stride[1],
+                               2 * stride[2]};
+}
+
+static sm90_decode_cache store_of(const rope_append_operand *o) {
+    return (sm90_decode_cache){o->cache, 2 * o->cache_stride[0], 2 * o->cache_stride[1],
+                               2 * o->cache_stride[2]};
+}
+
+static sm90_decode_steps steps_of(const rope_append_problem *p, const rope_append_call *call,
+                                  int tensor) {
+    const rope_append_steps *s = &p->steps[tensor];
+    const rope_position_map *map = &call->rope.position;
+    return (sm90_decode_steps){
+        .ids = map->ids,
+        .id_row = map->id_stride[1],
+        .id_token = map->id_stride[2],
+        .offset = map->offset,
+        .offsets = map->offsets,
+        .weight = s->norm ? call->tensor[tensor].weight : NULL,
+        .eps = s->eps,
+        .flags = (s->norm ? SM90_DECODE_NORM : 0) | (s->rotates ? SM90_DECODE_ROTATES : 0) |
+                 (p->rope.pairing_in == ROPE_PAIRING_INTERLEAVED ? SM90_DECODE_INTERLEAVED : 0) |
+                 (s->rounding == ROPE_NORM_ROUND_TWICE ? SM90_DECODE_NORM_TWICE : 0) |
+                 (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? SM90_DECODE_NORM_ONE_PLUS : 0) |
+                 (map->wide ? SM90_DECODE_WIDE_IDS : 0) |
+                 (p->rope.direction != ROPE_FORWARD ? SM90_DECODE_NEGATIVE : 0)};
+}
+
+static void fill_cache(const rope_decode_problem *p, const rope_decode_call *call,
+                       sm90_decode_call *d) {
+    const rope_append_problem *a = p->append;
+    const rope_append_call *write = &call->append;
+    const rope_attention_call *read = &call->attention;
+    const rope_position_map *map = &write->rope.position;
+    const int64_t size = p->attention->page_size;
+    d->table = p->attention->cache == ROPE_CACHE_TABLE ? read->block_table : NULL;
+    d->table_row = read->table_stride[0];
+    d->table_page = read->table_stride[1];
+    d->pages = (int32_t)read->pages;
+    d->page_chunks = (int32_t)gpu_divide_up(size, CHUNK);
+    d->held = (int32_t)(read->table_pages * size);
+    d->k_cache = store_of(&write->tensor[ROPE_APPEND_K]);
+    d->v_cache = store_of(&write->tensor[ROPE_APPEND_V]);
+    d->starts = write->starts ? write->starts : map->offsets;
+    d->start = write->starts ? 0 : map->offset;
+    d->slots = a->cache == ROPE_CACHE_SLOTS ? write->slots : NULL;
+    d->slot_row = write->slot_stride[0];
+    d->slot_token = write->slot_stride[1];
+    d->flags |= (p->attention->table_wide ? SM90_DECODE_WIDE_TABLE : 0) |
+                (map->wide ? SM90_DECODE_WIDE_STARTS : 0) |
+                (a->slot_wide ? SM90_DECODE_WIDE_SLOTS : 0);
+}
+
+static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void *workspace,
+                       sm90_decode_call *d) {
+    size_t bytes[3];
+    layout_of(sizes, multiprocessors, bytes);
+    d->parts = (sm90_decode_parts){workspace, (float *)(void *)((char *)workspace + bytes[0]),
+                                   (float *)(void *)((char *)workspace + bytes[0] + bytes[1])};
+    d->most_splits = (int32_t)splits_of(sizes, multiprocessors);
+    d->least_chunks = LEAST_CHUNKS;
+    d->stay = COPIES_STAY;
+}
+
+static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_sizes *sizes) {
+    const rope_append_call *a = &l->call->append;
+    const rope_attention_call *t = &l->call->attention;
+    sm90_decode_call d = {
+        .lengths = t->k_lengths,
+        .sequences = (int32_t)sizes->sequences,
+        .k_heads = (int32_t)sizes->k_heads,
+        .group = (int32_t)(sizes->q_heads / sizes->k_heads),
+        .tokens = (int32_t)sizes->tokens,
+        .capacity = (int32_t)sizes->k_tokens,
+        .flags = (t->rope.position.wide ? SM90_DECODE_WIDE_LENGTHS : 0) |
+                 (l->problem->attention->mask == ROPE_MASK_CAUSAL ? SM90_DECODE_CAUSAL : 0),
+
+        .unit = 1.44269504f * l->problem->attention->scale,
+        .q = heads_of(a->tensor[ROPE_APPEND_Q].in, a->tensor[ROPE_APPEND_Q].in_stride),
+        .k = heads_of(a->tensor[ROPE_APPEND_K].in, a->tensor[ROPE_APPEND_K].in_stride),
+        .v = heads_of(a->tensor[ROPE_APPEND_V].in, a->tensor[ROPE_APPEND_V].in_stride),
+        .out = heads_of(t->out, t->out_stride),
+        .steps = {steps_of(l->problem->append, a, ROPE_APPEND_Q),
+                  steps_of(l->problem->append, a, ROPE_APPEND_K)},
+        .lse = t->lse,
+        .turns = l->problem->append->rope.set[0].turns,
+        .factor = (float)l->problem->append->rope.set[0].attention_factor,
+        .position_flag = a->rope.position_flag};
+    memcpy(d.lse_stride, t->lse_stride, sizeof d.lse_stride);
+    fill_cache(l->problem, l->call, &d);
+    fill_parts(sizes, l->multiprocessors, l->workspace, &d);
+    d.per_page = reciprocal(d.page_chunks);
+    d.per_head = reciprocal(d.k_heads);
+    d.per_split = reciprocal(d.least_chunks);
+    d.per_group = reciprocal(d.group);
+    return d;
+}
+
+/* --- launches --- */
+
+static size_t shared_of(int32_t instance) {
+    return instance == 0   ? SM90_DECODE_SHARED_OF(4)
+           : instance == 1 ? SM90_DECODE_SHARED_OF(8)
+                           : SM90_DECODE_SHARED_OF(16);
+}
+
+static uint32_t threads_of(int32_t instance) {
+    return instance == 0   ? SM90_DECODE_THREADS_OF(4)
+           : instance == 1 ? SM90_DECODE_THREADS_OF(8)
+                           : SM90_DECODE_THREADS_OF(16);
+}
+
+int gpu_decode_sm90_runs(int32_t device) {
+    int major = 0, minor = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
+               cudaSuccess &&
+           major == 9 && minor == 0;
+}
+
+gpuError_t gpu_decode_sm90_load(int32_t dtype, int32_t *early) {
+    const void *const *kernels = gpu_decode_sm90_kernels[dtype == ROPE_BF16];
+    gpuError_t error = gpu_kernels_load(kernels, SM90_DECODE_INSTANCES, early);
+    for (int32_t i = 0; i < SM90_DECODE_INSTANCES && error == gpuSuccess; i++)
+        error = gpu_allow_shared(kernels[i], (int32_t)shared_of(i));
+    return error;
+}
+
+gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
+    const gpu_decode_sizes sizes = sizes_of(l->problem, l->call);
+    const rope_append_operand *t = l->call->append.tensor;
+    const int64_t pages = l->call->attention.pages, page_size = l->problem->attention->page_size,
+                  rows = sizes.tokens * (sizes.q_heads / sizes.k_heads);
+    const int32_t instance = instance_of(rows, sizes.tokens),
+                  dtype = l->problem->append->rope.dtype;
+    const sm90_view k = cache_of(&t[ROPE_APPEND_K], pages, page_size),
+                    v = cache_of(&t[ROPE_APPEND_V], pages, page_size);
+    sm90_decode_call call = call_of(l, &sizes);
+    CUtensorMap maps[2];
+    if (!sm90_map_encode(&maps[0], dtype, &k, 1, CHUNK) ||
+        !sm90_map_encode(&maps[1], dtype, &v, 1, CHUNK))
+        return cudaErrorInvalidValue;
+    const int64_t items = sizes.sequences * sizes.k_heads * call.most_splits;
+    const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
+               block = {threads_of(instance), 1, 1};
+    void *arguments[] = {&maps[0], &maps[1], &call};
+    return gpu_launch_kernel(gpu_decode_sm90_kernels[dtype == ROPE_BF16][instance], grid, block,
+                             arguments, shared_of(instance), l->stream, l->early);
+}

@@ -1,0 +1,281 @@
+/* What helper warps do an item ahead: they normalise and rotate queries, and keys of new tokens,
+ * which they write to the cache with their values. The arithmetic is that of "append". */
+#ifndef ROPEKIT_GPU_DECODE_SM90_PREPARE_H
+#define ROPEKIT_GPU_DECODE_SM90_PREPARE_H
+
+#include "backends/gpu/decode/sm90/block.h"
+#include "common/math/norm.h"
+
+/* A lane's elements of a head, two of each half. */
+struct decode_words {
+    uint32_t low, high;
+};
+
+/* What a lane keeps: turns of its pairs, and weights of the norms of q and k. */
+struct decode_constants {
+    uint64_t turns[2];
+    decode_words weight[2];
+};
+
+/* A helper's rows and new tokens of an item, as they were loaded: nothing looks at them until the
+ * item is prepared. */
+template <int ROWS> struct decode_loaded {
+    decode_words q[decode_shape<ROWS>::EACH], k[decode_shape<ROWS>::NEW],
+        v[decode_shape<ROWS>::NEW];
+    decode_raw q_id[decode_shape<ROWS>::EACH], k_id[decode_shape<ROWS>::NEW];
+    decode_raw q_offset, k_offset;
+    decode_raw place[decode_shape<ROWS>::NEW]; /* a slot or a page */
+    unsigned long long counter;
+};
+
+/* Row or token e of a helper. */
+GPU_FN int decode_nth(int helper, int e) {
+    return helper + SM90_DECODE_HELPERS * e;
+}
+
+GPU_FN decode_words decode_read_words(const char *head) {
+    const uint32_t *word = (const uint32_t *)(const void *)head + decode_lane();
+    return {__ldg(word), __ldg(word + 32)};
+}
+
+GPU_FN void decode_write_words(char *head, decode_words x) {
+    uint32_t *word = (uint32_t *)(void *)head + decode_lane();
+    word[0] = x.low;
+    word[32] = x.high;
+}
+
+GPU_FN decode_constants decode_constants_of(const sm90_decode_call *c) {
+    const int lane = decode_lane(), joined = c->steps[0].flags & SM90_DECODE_INTERLEAVED;
+    const unsigned long long *turns = (const unsigned long long *)c->turns;
+    decode_constants made = {};
+    if (turns) {
+        made.turns[0] = __ldg(turns + (joined ? lane : 2 * lane));
+        made.turns[1] = __ldg(turns + (joined ? lane + 32 : 2 * lane + 1));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (c->steps[i].weight)
+            made.weight[i] = decode_read_words((const char *)c->steps[i].weight);
+    return made;
+}
+
+/* --- counters of splits --- */
+
+/* A counter says how many splits are there behind a mark, and holds the mark alone before and after
+ * a call. Other memory was never a counter's, and becomes one. */
+#define DECODE_MARK 0x726f70656b690000ull
+enum { DECODE_COUNT_BITS = 16 };
+
+GPU_FN bool decode_is_counter(unsigned long long x) {
+    return x >> DECODE_COUNT_BITS == DECODE_MARK >> DECODE_COUNT_BITS;
+}
+
+GPU_FN unsigned long long *decode_counter(const sm90_decode_call *c, int sequence, int head,
+                                          int helper) {
+    return c->parts.counters + ((int64_t)sequence * c->k_heads + head) * SM90_DECODE_HELPERS +
+           helper;
+}
+
+GPU_FN unsigned long long decode_read_counter(const unsigned long long *counter) {
+    unsigned long long x;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(counter) : "memory");
+    return x;
+}
+
+/* x: what was read. None counts ahead of this, so that no count is lost. */
+GPU_FN void decode_mark(unsigned long long *counter, unsigned long long x) {
+    while (!decode_is_counter(x)) {
+        const unsigned long long found = atomicCAS(counter, x, DECODE_MARK);
+        if (found == x)
+            return;
+        x = found;
+    }
+}
+
+/* --- loads --- */
+
+GPU_FN decode_raw decode_read_id(const sm90_decode_steps *s, int sequence, int token) {
+    return s->ids ? decode_read_index(s->ids, s->flags & SM90_DECODE_WIDE_IDS,
+                                      sequence * s->id_row + token * s->id_token)
+                  : decode_raw{token, 0};
+}
+
+GPU_FN decode_raw decode_read_offset(const sm90_decode_steps *s, int sequence) {
+    return s->offsets ? decode_read_index(s->offsets, s->flags & SM90_DECODE_WIDE_IDS, sequence)
+                      : decode_raw{0, 0};
+}
+
+GPU_FN int64_t decode_position(const sm90_decode_steps *s, decode_raw id, decode_raw offset) {
+    const int wide = s->flags & SM90_DECODE_WIDE_IDS;
+    return rope_sum(rope_sum(decode_value(id, wide), decode_value(offset, wide)), s->offset);
+}
+
+/* The slot of a new token; -1: it is not to be cached, -2: it cannot be. */
+GPU_FN int decode_slot_of(const sm90_decode_call *c, decode_raw place, int index) {
+    const int size = c->page_chunks * SM90_DECODE_CHUNK, chunk = index / SM90_DECODE_CHUNK;
+    if (c->slots) {
+        const int64_t slot = decode_value(place, c->flags & SM90_DECODE_WIDE_SLOTS);
+        return slot < 0 ? -1 : slot < (int64_t)c->pages * size ? (int)slot : -2;
+    }
+    const int page = index >= 0 && index < c->held ? decode_page(c, place) : -1;
+    return page < 0 ? -2 : (page - decode_over(chunk, c->per_page)) * size + index;
+}
+
+/* Whether an item is the one that caches a key: it has the key, or is the first or the last of a
+ * sequence that does not reach it. */
+GPU_FN bool decode_caches(const decode_item &item, int index) {
+    const int chunk = index < 0 ? -1 : index / SM90_DECODE_CHUNK;
+    return chunk >= item.first ? chunk < item.last || item.split + 1 == item.splits
+                               : item.split == 0;
+}
+
+GPU_FN char *decode_cached(const sm90_decode_call *c, const sm90_decode_cache *cache, int head,
+                           int slot) {
+    const int page = decode_over(slot / SM90_DECODE_CHUNK, c->per_page);
+    return cache->data + page * cache->page +
+           (slot - page * c->page_chunks * SM90_DECODE_CHUNK) * cache->slot + head * cache->head;
+}
+
+GPU_FN const char *decode_head(const sm90_decode_heads *x, int sequence, int token, int head) {
+    return x->data + sequence * x->row + token * x->token + head * x->head;
+}
+
+template <int ROWS>
+GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int helper,
+                        decode_loaded<ROWS> &x) {
+    typedef decode_shape<ROWS> shape;
+    x.counter = DECODE_MARK;
+    if (item.splits > 1)
+        x.counter = decode_read_counter(decode_counter(c, item.sequence, item.head, helper));
+    x.q_offset = decode_read_offset(&c->steps[0], item.sequence);
+    x.k_offset = decode_read_offset(&c->steps[1], item.sequence);
+#pragma unroll
+    for (int e = 0; e < shape::EACH; e++) {
+        const int row = decode_nth(helper, e), token = decode_over(row, c->per_group),
+                  head = item.head * c->group + row - token * c->group;
+        if (token >= c->tokens)
+            continue;
+        x.q[e] = decode_read_words(decode_head(&c->q, item.sequence, token, head));
+        x.q_id[e] = decode_read_id(&c->steps[0], item.sequence, token);
+    }
+#pragma unroll
+    for (int e = 0; e < shape::NEW; e++) {
+        const int token = decode_nth(helper, e), index = item.start + token;
+        if (token >= c->tokens || !decode_caches(item, index))
+            continue;
+        x.k[e] = decode_read_words(decode_head(&c->k, item.sequence, token, item.head));
+        x.v[e] = decode_read_words(decode_head(&c->v, item.sequence, token, item.head));
+        x.k_id[e] = decode_read_id(&c->steps[1], item.sequence, token);
+        if (c->slots)
+            x.place[e] = decode_read_index(c->slots, c->flags & SM90_DECODE_WIDE_SLOTS,
+                                           item.sequence * c->slot_row + token * c->slot_token);
+        else if (index >= 0 && index < c->held)
+            x.place[e] = decode_read_page(c, item.sequence, index / SM90_DECODE_CHUNK);
+    }
+}
+
+/* --- steps --- */
+
+template <int DTYPE>
+GPU_FN uint32_t decode_normalize_word(int flags, float by, uint32_t x, uint32_t weight) {
+    const float2 two = gpu_split<DTYPE>(x), w = gpu_split<DTYPE>(weight);
+    float2 y = {two.x * by, two.y * by};
+    if (flags & SM90_DECODE_NORM_TWICE)
+        y = gpu_round<DTYPE>(y.x, y.y);
+    const bool plus = flags & SM90_DECODE_NORM_ONE_PLUS;
+    return gpu_join<DTYPE>(y.x * (plus ? 1.0f + w.x : w.x), y.y * (plus ? 1.0f + w.y : w.y));
+}
+
+/* By the root of the mean square, which is summed in the tree of common/math/norm.h. */
+template <int DTYPE>
+GPU_FN decode_words decode_normalize(int flags, float eps, decode_words weight, decode_words x) {
+    const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
+    float node[2] = {rope_norm_squares(low.x, low.y), rope_norm_squares(high.x, high.y)};
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2) {
+        node[0] += __shfl_xor_sync(~0u, node[0], bit);
+        node[1] += __shfl_xor_sync(~0u, node[1], bit);
+    }
+    const float by = rope_norm_reciprocal(node[0] + node[1], SM90_DECODE_DIM, eps);
+    return {decode_normalize_word<DTYPE>(flags, by, x.low, weight.low),
+            decode_normalize_word<DTYPE>(flags, by, x.high, weight.high)};
+}
+
+GPU_FN rope_coefficients decode_angle(int flags, float factor, int64_t position, uint64_t turns) {
+    const rope_cos_sin a = rope_cos_sin_turns((uint64_t)position * turns);
+    const float cos = a.c * factor, sin = a.s * (flags & SM90_DECODE_NEGATIVE ? -factor : factor);
+    return {cos, sin, cos, sin};
+}
+
+template <int DTYPE>
+GPU_FN decode_words decode_rotate(int joined, const rope_coefficients (&m)[2], decode_words x) {
+    const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
+    const rope_pair one = rope_rotate({low.x, joined ? low.y : high.x}, m[0]),
+                    two = rope_rotate({joined ? high.x : low.y, high.y}, m[1]);
+    return joined ? decode_words{gpu_join<DTYPE>(one.x1, one.x2), gpu_join<DTYPE>(two.x1, two.x2)}
+                  : decode_words{gpu_join<DTYPE>(one.x1, two.x1), gpu_join<DTYPE>(one.x2, two.x2)};
+}
+
+/* Norm and rotation of a head. Not inline: one copy of it serves all rows. */
+template <int DTYPE>
+static __device__ __noinline__ decode_words decode_step(int flags, float factor, float eps,
+                                                        uint64_t turns0, uint64_t turns1,
+                                                        decode_words weight, int64_t position,
+                                                        decode_words x) {
+    if (flags & SM90_DECODE_NORM)
+        x = decode_normalize<DTYPE>(flags, eps, weight, x);
+    if (!(flags & SM90_DECODE_ROTATES))
+        return x;
+    const rope_coefficients m[2] = {decode_angle(flags, factor, position, turns0),
+                                    decode_angle(flags, factor, position, turns1)};
+    return decode_rotate<DTYPE>(flags & SM90_DECODE_INTERLEAVED, m, x);
+}
+
+template <int DTYPE>
+GPU_FN decode_words decode_stepped(const sm90_decode_call *c, int tensor,
+                                   const decode_constants &by, int64_t position, decode_words x) {
+    const sm90_decode_steps *s = &c->steps[tensor];
+    return decode_step<DTYPE>(s->flags, c->factor, s->eps, by.turns[0], by.turns[1],
+                              by.weight[tensor], position, x);
+}
+
+/* Queries and new tokens of item n to shared memory, new tokens to the cache. */
+template <int DTYPE, int ROWS>
+GPU_FN void decode_prepare(const decode_block<ROWS> &b, const decode_constants &by, int n,
+                           const decode_item &item, int helper, const decode_loaded<ROWS> &x) {
+    typedef decode_shape<ROWS> shape;
+    const sm90_decode_call *c = b.call;
+#pragma unroll
+    for (int e = 0; e < shape::EACH; e++) {
+        const int row = decode_nth(helper, e);
+        if (row >= c->tokens * c->group)
+            continue; /* 0, as the block began with */
+        decode_write_words(
+            b.queries + (n % shape::AHEAD * shape::TILES * 8 + row) * SM90_DECODE_QUERY_BYTES,
+            decode_stepped<DTYPE>(c, 0, by, decode_position(&c->steps[0], x.q_id[e], x.q_offset),
+                                  x.q[e]));
+    }
+#pragma unroll
+    for (int e = 0; e < shape::NEW; e++) {
+        const int token = decode_nth(helper, e), index = item.start + token;
+        if (token >= c->tokens)
+            continue;
+        const int is_mine = decode_caches(item, index),
+                  slot = is_mine ? decode_slot_of(c, x.place[e], index) : -1;
+        if (decode_lane() == 0)
+            b.header->place[n % shape::AHEAD][token] = slot < 0 ? -1 : index;
+        if (slot == -2 && c->position_flag)
+            *c->position_flag = 1;
+        if (slot < 0)
+            continue;
+        const decode_words k = decode_stepped<DTYPE>(
+            c, 1, by, decode_position(&c->steps[1], x.k_id[e], x.k_offset), x.k[e]);
+        char *fresh = b.fresh + (n % shape::AHEAD * shape::TOKENS + token) * 512;
+        decode_write_words(fresh, k);
+        decode_write_words(fresh + 256, x.v[e]);
+        decode_write_words(decode_cached(c, &c->k_cache, item.head, slot), k);
+        decode_write_words(decode_cached(c, &c->v_cache, item.head, slot), x.v[e]);
+    }
+}
+
+#endif

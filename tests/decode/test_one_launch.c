@@ -1,0 +1,242 @@
+/* The kernel that decodes in one launch beside the calls that it replaces: the bytes of both caches
+ * are the same, and results differ by no more than either kernel may err. */
+#include "tests/decode/compare.h"
+#include "tests/oracle/oracle.h"
+#include "tests/support/device.h"
+#include "tests/support/harness.h"
+#include "tests/support/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char kernel[] = "decode_sm90";
+
+enum { DIM = 128, SEQUENCES = 5, K_HEADS = 2, PLACES = 2048 };
+
+/* Keys of each sequence, the new ones included: none, fewer than tokens, at ends of chunks of 16
+ * keys, in one split and in several. */
+static const int32_t lengths[SEQUENCES] = {0, 3, 32, 500, 1729};
+
+typedef struct one_launch {
+    int32_t dtype, tokens, group, page_size;
+    int32_t norm, pairing, slots;
+    int32_t by_sequence; /* ROPE_CACHE_SEQUENCE */
+} one_launch;
+
+static const one_launch cases[] = {
+    {ROPE_BF16, 1, 4, 16, 0, 0, 0, 0},
+    {ROPE_F16, 1, 1, 48, ROPE_NORM_ROUND_TWICE, 0, 0, 0},
+    {ROPE_BF16, 1, 8, 16, 0, ROPE_PAIRING_INTERLEAVED, 1, 0},
+    {ROPE_BF16, 1, 7, 256, ROPE_NORM_ROUND_ONCE, 0, 0, 0},
+    {ROPE_BF16, 1, 16, 32, 0, 0, 0, 0},
+    {ROPE_F16, 2, 4, 16, 0, 0, 1, 0},
+    {ROPE_BF16, 8, 2, 16, ROPE_NORM_ROUND_TWICE, 0, 0, 0},
+    {ROPE_BF16, 3, 1, 0, 0, 0, 0, 1},
+};
+
+/* The parts of an arena. */
+typedef struct parts {
+    size_t q, k, v, weight, cache[2], table, slots, lengths, starts, out, lse, bytes;
+} parts;
+
+static size_t add(size_t *end, size_t bytes) {
+    const size_t at = *end;
+    *end += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+static int64_t page_size_of(const one_launch *o) {
+    return o->by_sequence ? PLACES - 7 : o->page_size; /* no multiple of 16 */
+}
+
+static int64_t pages_of(const one_launch *o) {
+    return o->by_sequence ? 1 : (PLACES + o->page_size - 1) / o->page_size;
+}
+
+static parts parts_of(const one_launch *o) {
+    const size_t head = DIM * 2, tokens = (size_t)(SEQUENCES * o->tokens),
+                 pages = (size_t)(SEQUENCES * pages_of(o));
+    const size_t q = tokens * K_HEADS * (size_t)o->group, k = tokens * K_HEADS;
+    parts p = {0};
+    p.q = add(&p.bytes, q * head);
+    p.k = add(&p.bytes, k * head);
+    p.v = add(&p.bytes, k * head);
+    p.weight = add(&p.bytes, head);
+    for (int i = 0; i < 2; i++)
+        p.cache[i] = add(&p.bytes, pages * (size_t)page_size_of(o) * K_HEADS * head);
+    p.table = add(&p.bytes, pages * 4);
+    p.slots = add(&p.bytes, tokens * 4);
+    p.lengths = add(&p.bytes, SEQUENCES * 4);
+    p.starts = add(&p.bytes, SEQUENCES * 4);
+    p.out = add(&p.bytes, q * head);
+    p.lse = add(&p.bytes, q * 4);
+    return p;
+}
+
+static void fill_numbers(decode_case *c, const one_launch *o, size_t from, size_t bytes) {
+    for (size_t i = 0; i < bytes / 2; i++)
+        oracle_store(o->dtype, c->append.base.arena + from, (int64_t)i,
+                     random_real(&c->append.base.random, -2, 2));
+}
+
+/* Pages of a sequence lie anywhere. */
+static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
+    unsigned char *arena = c->append.base.arena;
+    int32_t *table = (int32_t *)(void *)(arena + p->table),
+            *slots = (int32_t *)(void *)(arena + p->slots),
+            *keys = (int32_t *)(void *)(arena + p->lengths),
+            *starts = (int32_t *)(void *)(arena + p->starts);
+    const int32_t pages = (int32_t)pages_of(o), all = SEQUENCES * pages;
+    for (int32_t i = 0; i < all; i++)
+        table[i] = (i * 7 + 3) % all; /* 7 divides no number of pages here */
+    for (int32_t s = 0; s < SEQUENCES; s++) {
+        keys[s] = lengths[s];
+        starts[s] = lengths[s] - o->tokens;
+        for (int32_t t = 0; t < o->tokens; t++) {
+            const int32_t n = starts[s] + t, size = (int32_t)page_size_of(o);
+            slots[s * o->tokens + t] = n < 0 ? -1 : table[s * pages + n / size] * size + n % size;
+        }
+    }
+}
+
+/* Places behind a sequence's keys hold NaNs, which nothing reads. */
+static void spoil_rest(decode_case *c, const one_launch *o, const parts *p) {
+    const int32_t *table = (const int32_t *)(const void *)(c->append.base.arena + p->table);
+    const int64_t size = page_size_of(o), pages = pages_of(o), head = K_HEADS * DIM;
+    for (int32_t s = 0; s < SEQUENCES; s++)
+        for (int64_t n = lengths[s] < o->tokens ? 0 : lengths[s] - o->tokens; n < size * pages;
+             n++) {
+            const int64_t page = o->by_sequence ? s : table[s * pages + n / size];
+            for (int i = 0; i < 2; i++)
+                memset(c->append.base.arena + p->cache[i] + (page * size + n % size) * head * 2,
+                       0xff, (size_t)head * 2);
+        }
+}
+
+static void describe(decode_case *c, const one_launch *o) {
+    rope_append_desc *a = &c->desc.append;
+    c->desc = (rope_decode_desc)ROPE_DECODE_DESC_INIT;
+    a->rope.dtype = o->dtype;
+    a->rope.head_dim = DIM;
+    a->rope.pairing_in = o->pairing;
+    a->rope.position_dtype = ROPE_I32;
+    if (o->norm)
+        a->q.norm = a->k.norm = (rope_norm){.type = ROPE_NORM_RMS,
+                                            .scope = ROPE_NORM_HEAD,
+                                            .weight = ROPE_NORM_WEIGHT,
+                                            .rounding = o->norm,
+                                            .eps = 1e-6};
+    a->cache = o->by_sequence ? ROPE_CACHE_SEQUENCE
+               : o->slots     ? ROPE_CACHE_SLOTS
+                              : ROPE_CACHE_TABLE;
+    a->page_size = page_size_of(o);
+}
+
+static void make(decode_case *c, const one_launch *o, const parts *p) {
+    memset(c, 0, sizeof *c);
+    c->append.base.random = random_stream(test_seed(), o - cases);
+    c->append.base.bytes = p->bytes;
+    unsigned char *arena = c->append.base.arena = aligned_alloc(256, p->bytes);
+    memset(arena, 0, p->bytes);
+    fill_numbers(c, o, 0, p->table);
+    fill_lists(c, o, p);
+    spoil_rest(c, o, p);
+    describe(c, o);
+    c->args = (rope_decode_args)ROPE_DECODE_ARGS_INIT;
+    rope_append_args *a = &c->args.append;
+    a->rope.batch = SEQUENCES;
+    a->rope.tokens = o->tokens;
+    a->rope.q = (rope_tensor){.in = arena + p->q, .heads = K_HEADS * o->group};
+    a->rope.k = (rope_tensor){.in = arena + p->k, .heads = K_HEADS};
+    a->v = (rope_tensor){.in = arena + p->v, .heads = K_HEADS};
+    if (o->norm)
+        a->q_weight.data = a->k_weight.data = arena + p->weight;
+    a->k_cache.data = arena + p->cache[0];
+    a->v_cache.data = arena + p->cache[1];
+    a->rope.sequence_offsets = arena + p->starts;
+    a->pages = SEQUENCES * pages_of(o);
+    if (!o->by_sequence) {
+        a->block_table = arena + p->table;
+        a->table_pages = pages_of(o);
+    }
+    if (o->slots)
+        a->slots = arena + p->slots;
+    c->args.k_lengths = arena + p->lengths;
+    c->args.out.data = arena + p->out;
+    c->args.lse = (float *)(void *)(arena + p->lse);
+}
+
+/* A weight and a result are rounded, in either kernel; values are at most 2. */
+static double bound_of(const one_launch *o) {
+    return o->dtype == ROPE_BF16 ? 4 * 2 * 0x1p-9 : 4 * 2 * 0x1p-12;
+}
+
+static void check_close(const one_launch *o, const parts *p, const unsigned char *expected,
+                        const unsigned char *result) {
+    const int64_t rows = (int64_t)SEQUENCES * o->tokens * K_HEADS * o->group;
+    CHECK(memcmp(expected, result, p->out) == 0, "caches differ from those of rope_append");
+    for (int64_t i = 0; i < rows * DIM; i++) {
+        const double x = oracle_load(o->dtype, expected + p->out, i),
+                     y = oracle_load(o->dtype, result + p->out, i);
+        CHECK(fabs(x - y) <= bound_of(o), "element %lld of out is %g, not %g", (long long)i, y, x);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        const float x = ((const float *)(const void *)(expected + p->lse))[i],
+                    y = ((const float *)(const void *)(result + p->lse))[i];
+        CHECK(x == y || fabsf(x - y) <= 1e-3f, "lse of row %lld is %g, not %g", (long long)i, y, x);
+    }
+}
+
+/* Each sequence alone has the bits that it has among others. */
+static void check_alone(const decode_case *c, const one_launch *o, const parts *p,
+                        const unsigned char *expected) {
+    const int64_t heads = K_HEADS * o->group;
+    for (int64_t s = 0; s < SEQUENCES; s++) {
+        const size_t bytes = (size_t)(o->tokens * heads * DIM * 2);
+        unsigned char *result = malloc(p->bytes);
+        decode_case alone = *c;
+        rope_append_args *a = &alone.args.append;
+        if (o->by_sequence)
+            return; /* a sequence is its page's index */
+        a->rope.batch = 1;
+        a->rope.q.in = (const char *)a->rope.q.in + (size_t)s * bytes;
+        a->rope.k.in = (const char *)a->rope.k.in + (size_t)s * bytes / (size_t)o->group;
+        a->v.in = (const char *)a->v.in + (size_t)s * bytes / (size_t)o->group;
+        a->rope.sequence_offsets = (const int32_t *)a->rope.sequence_offsets + s;
+        a->block_table = (const int32_t *)a->block_table + s * pages_of(o);
+        if (o->slots)
+            a->slots = (const int32_t *)a->slots + s * o->tokens;
+        alone.args.k_lengths = (const int32_t *)alone.args.k_lengths + s;
+        CHECK_STATUS(ROPE_OK, decode_run(&alone, kernel, 0, result));
+        CHECK(memcmp(result + p->out, expected + p->out + (size_t)s * bytes, bytes) == 0,
+              "sequence %lld alone has other bits", (long long)s);
+        free(result);
+    }
+}
+
+TEST(decode_one_launch, as_the_calls_that_it_replaces) {
+    decode_required();
+    device_not_provided("it has no such kernel");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const one_launch *o = &cases[i];
+        const parts p = parts_of(o);
+        decode_case c;
+        make(&c, o, &p);
+        unsigned char *expected = malloc(p.bytes), *result = malloc(p.bytes),
+                      *again = malloc(p.bytes);
+        const rope_status status = decode_run(&c, kernel, 0, result);
+        if (status == ROPE_ERROR_INVALID_VALUE || status == ROPE_ERROR_UNSUPPORTED)
+            SKIP("no %s here: %s", kernel, rope_last_error());
+        CHECK_STATUS(ROPE_OK, status);
+        CHECK_STATUS(ROPE_OK, decode_run(&c, "composed", 0, expected));
+        check_close(o, &p, expected, result);
+        CHECK_STATUS(ROPE_OK, decode_run(&c, kernel, 1, again));
+        CHECK(memcmp(result, again, p.bytes) == 0, "case %zu: a graph gives other bytes", i);
+        check_alone(&c, o, &p, result);
+        free(expected);
+        free(result);
+        free(again);
+        free(c.append.base.arena);
+    }
+}
