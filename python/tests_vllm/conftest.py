@@ -7,6 +7,7 @@ import logging
 import engines
 import pytest
 import vllm.logger
+from ropekit.vllm import _attention
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,21 @@ def saved(tmp_path_factory):
         return made[name]
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def own(saved):
+    """What a model gives of engines.PROMPTS by vLLM's own code, by its name."""
+    made: dict[str, list] = {}
+
+    def results(name: str) -> list:
+        if name not in made:
+            with engines.engine(saved(name), "") as llm:
+                assert _attention.Attention not in engines.attention_of(llm)
+                made[name] = engines.run(llm, engines.PROMPTS, new=12)
+        return made[name]
+
+    return results
 
 
 @pytest.fixture

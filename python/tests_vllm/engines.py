@@ -13,8 +13,12 @@ from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers import rotary_embedding
+from vllm.model_executor.models import registry
 from vllm.v1.attention import selector
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+# vLLM looks at each model once, in a process that imports all of it anew, so as not to open a GPU.
+registry._run_in_subprocess = lambda look: look()
 
 VOCABULARY = 384
 _SIZES = {
@@ -60,6 +64,9 @@ def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
     return [torch.randint(3, VOCABULARY, (n,), generator=draw).tolist() for n in lengths]
 
 
+PROMPTS = prompts([3, 31, 64, 90])
+
+
 @contextmanager
 def engine(folder: str, parts: str = "attention", **options):
     """An engine with what `parts` names on ropekit's kernels; "" is vLLM's own."""
@@ -86,6 +93,15 @@ def engine(folder: str, parts: str = "attention", **options):
         del llm
         gc.collect()
         cleanup_dist_env_and_memory()
+
+
+def attention_of(llm: LLM) -> set[type]:
+    layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+    return {type(x.impl) for x in layers if hasattr(x, "impl")}  # experts are layers too
+
+
+def scheduler(llm: LLM):
+    return llm.llm_engine.engine_core.engine_core.scheduler
 
 
 def run(llm: LLM, tokens: list[list[int]], new: int = 8, **options):

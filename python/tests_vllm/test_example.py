@@ -9,6 +9,7 @@ from pathlib import Path
 
 import engines
 import tokenizers
+import torch
 import transformers
 
 _EXAMPLE = Path(__file__).parents[2] / "examples/python/vllm_server.py"
@@ -17,14 +18,15 @@ _EXAMPLE = Path(__file__).parents[2] / "examples/python/vllm_server.py"
 def test_server(saved):
     folder = saved("llama")
     words = {f"n{i}": i for i in range(engines.VOCABULARY)}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="n0"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(folder)
-    with engines.engine(folder, "attention,rotation") as llm:
-        ((tokens, _),) = engines.run(llm, [[5, 9, 40]], new=16)
-    env = dict(os.environ)
-    del env["VLLM_ENABLE_V1_MULTIPROCESSING"]  # the server has processes of its own
-    env["VLLM_LOGGING_LEVEL"] = "INFO"
+    reader = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="n0"))
+    reader.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=reader).save_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    given = torch.tensor([[5, 9, 40]])
+    made = model.generate(given, attention_mask=given.sign(), max_new_tokens=16, do_sample=False)
+    answers = made[0, 3:].tolist()
+    env = os.environ | {"VLLM_LOGGING_LEVEL": "INFO"}
+    env.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # the server has processes of its own
     options = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "128"]
     options += ["--kv-cache-memory-bytes", str(1 << 26)]
     found = subprocess.run(
@@ -36,7 +38,7 @@ def test_server(saved):
     )
     assert found.returncode == 0, found.stderr[-4000:]
     answer = found.stdout.splitlines()[-1].split()
-    until = tokens.index(2) if 2 in tokens else len(tokens)  # the end of a text
+    until = answers.index(2) if 2 in answers else len(answers)  # the end of a text
     assert answer[:3] == ["n5", "n9", "n40"]
-    assert answer[3:] == [f"n{x}" for x in tokens[:until]]
+    assert answer[3:] == [f"n{x}" for x in answers[:until]]
     assert "Layers attend by ropekit." in found.stdout + found.stderr

@@ -41,7 +41,7 @@ def _check_projections(llm) -> None:
 
 @pytest.mark.parametrize(("name", "dtype"), _CASES)
 def test_batches(name, dtype, saved):
-    with engines.engine(saved(name), dtype=dtype) as llm:
+    with engines.engine(saved(name), dtype=dtype, enable_chunked_prefill=True) as llm:
         _check_projections(llm)
         alone = [engines.run(llm, [x])[0] for x in _PROMPTS]
         for size in _BATCHES:
@@ -49,10 +49,8 @@ def test_batches(name, dtype, saved):
         longer = [x + tokens for x, (tokens, _) in zip(_PROMPTS, alone, strict=True)]
         for (_, found), (_, known) in zip(engines.run(llm, longer, new=1), alone, strict=True):
             assert torch.equal(found[:-1], known), "decode against prefill"
-    for most in (16, 48, 100):
-        with engines.engine(
-            saved(name), dtype=dtype, max_num_batched_tokens=most, enable_chunked_prefill=True
-        ) as llm:
+        for most in (16, 48, 100):
+            engines.scheduler(llm).max_num_scheduled_tokens = most
             assert _equal(engines.run(llm, _PROMPTS), alone), f"chunks of {most}"
 
 
@@ -60,10 +58,12 @@ def test_prefix_caching(saved):
     shared = engines.prompts([96])[0]
     tokens = [shared + x for x in engines.prompts([9, 20, 33], seed=1)]
     fields = {"prompt_logprobs": None, "logprobs": 3}
-    with engines.engine(saved("llama")) as llm:
-        _check_projections(llm)
-        known = engines.run(llm, tokens, **fields)
     with engines.engine(saved("llama"), enable_prefix_caching=True, block_size=32) as llm:
+        _check_projections(llm)
+        known = []
+        for x in tokens:
+            known += engines.run(llm, [x], **fields)
+            assert llm.reset_prefix_cache()
         for x, expected in zip(tokens, known, strict=True):
             assert _equal(engines.run(llm, [x], **fields), [expected])
         assert _equal(engines.run(llm, tokens, **fields), known)

@@ -66,7 +66,7 @@ def test_load(saved):
         enable_chunked_prefill=True,
         enable_prefix_caching=True,
     ) as llm:
-        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        scheduler = engines.scheduler(llm)
         preempted, preempt = [], scheduler._preempt_request
 
         def preempting(request, *rest, **options):

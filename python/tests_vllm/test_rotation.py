@@ -101,13 +101,11 @@ def test_other_frequencies_are_left_to_vllm(rope, monkeypatch, caplog_vllm):
 
 
 @pytest.mark.parametrize(("name", "eager"), [("gemma3", True), ("llama", False)])
-def test_model(name, eager, saved):
+def test_model(name, eager, saved, own):
     """Attention and rotation on ropekit, also in a compiled model."""
-    prompts = engines.prompts([5, 60, 90])
-    with engines.engine(saved(name), "") as llm:
-        known = engines.run(llm, prompts)
+    known = own(name)
     with engines.engine(saved(name), "attention,rotation", enforce_eager=eager) as llm:
-        found = engines.run(llm, prompts)
+        found = engines.run(llm, engines.PROMPTS, new=12)
     for (tokens, logprobs), (expected, of_own) in zip(found, known, strict=True):
         assert tokens == expected
         assert (logprobs - of_own).abs().max() < 1e-4
