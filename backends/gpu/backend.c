@@ -14,9 +14,6 @@ static const rope_candidate_list *const lists[] = {&gpu_rope_candidates,
 #ifdef ROPEKIT_SM90
                                                    &gpu_decode_candidates,
 #endif
-#ifdef ROPEKIT_SM90
-                                                   &gpu_decode_candidates,
-#endif
                                                    &gpu_traffic_candidates};
 
 static const rope_backend backend = GPU_BACKEND(gpu_device_count);
