@@ -1,6 +1,7 @@
-/* What is done behind an item. Helper warps sum what the compute warps give. Joiners count the splits
- * that are in memory, and helpers a block's last one, for which nothing is left to do meanwhile. The
- * warp that counts a sequence's last split joins its rows, in the order of splits: none waits. */
+/* What is done behind an item. Helper warps sum what the compute warps give. Joiners count the
+ * splits that are in memory, and helpers a block's last one, for which nothing is left to do
+ * meanwhile. The warp that counts a sequence's last split joins its rows, in the order of splits:
+ * none waits. */
 #ifndef ROPEKIT_GPU_DECODE_SM90_JOIN_H
 #define ROPEKIT_GPU_DECODE_SM90_JOIN_H
 
