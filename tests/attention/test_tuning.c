@@ -57,13 +57,14 @@ static rope_status plan_of(const char *operation, const rope_attention_desc *des
                                  : rope_attention_plan_create(desc, plan);
 }
 
-/* The first and the last kernel that takes a dtype; 0 where there is one alone. */
+/* The first and the last kernel that takes a dtype, but for that of Hopper, which takes few sizes
+ * of heads; 0 where there is one alone. */
 static int two_kernels(const char *operation, int32_t dtype, const char *name[2]) {
     rope_attention_desc desc = desc_of(dtype);
     int32_t count = 0;
     for (int32_t i = 0; (desc.rope.kernel = device_kernel_of(operation, i)); i++) {
         rope_plan *plan;
-        if (plan_of(operation, &desc, &plan) != ROPE_OK)
+        if (strcmp(desc.rope.kernel, "sm90") == 0 || plan_of(operation, &desc, &plan) != ROPE_OK)
             continue;
         rope_plan_destroy(plan);
         name[count++ > 0] = desc.rope.kernel;
@@ -229,7 +230,7 @@ TEST(tuning, the_first_kernel_is_taken_where_no_point_counts) {
         desc.tuning = "";
         CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &untuned));
         desc.tuning = i == 1 ? "" : table;
-        desc.rope.kernel = i == 2 ? name[0] : NULL; /* the first */
+        desc.rope.kernel = i == 2 ? strchr(rope_plan_kernel(untuned), ':') + 1 : NULL;
         desc.mask = i == 3 ? ROPE_MASK_FULL : 0;
         CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
         CHECK(strcmp(rope_plan_kernel(plan), rope_plan_kernel(untuned)) == 0, "%s, not %s",

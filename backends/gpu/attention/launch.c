@@ -117,7 +117,8 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
     if (!prepare(&l, workspace, &layout))
         return gpuErrorMemoryAllocation;
     l.sm90 =
-        (gpu_sm90_memory){(char *)workspace + layout.tickets, (char *)workspace + layout.angles};
+        (gpu_sm90_memory){(char *)workspace + layout.tickets, (char *)workspace + layout.angles,
+                          (int32_t *)(void *)((char *)workspace + layout.failed)};
     if (gpu_attention_may_fail(&state->problem)) {
         l.failed = (int32_t *)(void *)((char *)workspace + layout.failed);
         error = gpu_attention_check_keys(&l);

@@ -8,13 +8,16 @@
 
 #include <ropekit/backend.h>
 
-/* Rows of a block, and bytes of its shared memory. */
-enum { GPU_SM90_ROWS = 128, GPU_SM90_SHARED = 2048 + 7 * 32768 };
+/* Rows of a block, and bytes of its shared memory: a header with barriers and descriptions of
+ * tiles, then two tiles each of queries, of keys and of values, and one of results. */
+enum { GPU_SM90_ROWS = 128, SM90_HEADER = 2048 };
+#define GPU_SM90_SHARED(dim) (SM90_HEADER + 7 * GPU_SM90_ROWS * (dim)*2)
 
 /* Device memory that a launch writes to, at multiples of 16. */
 typedef struct gpu_sm90_memory {
-    void *tickets; /* GPU_SM90_TICKETS bytes */
-    void *angles;  /* gpu_sm90_angles() bytes of each query, where they rotate here */
+    void *tickets;   /* GPU_SM90_TICKETS bytes */
+    void *angles;    /* gpu_sm90_angles() bytes of each query, where they rotate here */
+    int32_t *failed; /* of each sequence, where gpu_sm90_looks_at_pages() */
 } gpu_sm90_memory;
 enum { GPU_SM90_TICKETS = 8 };
 
@@ -30,14 +33,15 @@ typedef struct gpu_sm90_call {
 } gpu_sm90_call;
 
 #define GPU_SM90_DECLINED                                                                          \
-    "declined: heads are not of 128 elements of 16 bits, or there is a cache, a soft cap, a "      \
-    "tree, "                                                                                       \
-    "a ring or a scale below 0, or no GPU of sm_90"
+    "declined: heads are not of 64 or 128 elements of 16 bits, or there is a cache of other "      \
+    "elements or of pages that do not divide 128 keys, a soft cap, a tree, a ring or a scale "     \
+    "below 0, or no GPU of sm_90"
 
 #ifdef ROPEKIT_SM90
 
 /* The kernel of a problem on a device; NULL: none, as where it is no GPU of sm_90, or heads are not
- * of 128 elements, or there is a cache, a cap, a tree or a ring. */
+ * of 64 or 128 elements, or there is a cap, a tree or a ring, or a cache of other elements or whose
+ * pages neither divide 128 keys nor are multiples of as many. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
 
 /* Loads that kernel, and the one of angles. */
@@ -46,6 +50,9 @@ gpuError_t gpu_sm90_load(const void *kernel);
 /* Whether a call takes it: tensors that lie in vectors of 16 bytes, keys that are rotated in k.out,
  * and queries in q.out or of a rotation by exact angles of one axis. */
 int gpu_sm90_fits(const rope_attention_problem *problem, const rope_attention_call *call);
+
+/* Whether a launch looks at the pages of a problem's tables. */
+int gpu_sm90_looks_at_pages(const rope_attention_problem *problem);
 
 /* Whether queries of such a call rotate here. */
 int gpu_sm90_rotates(const rope_attention_problem *problem, const rope_attention_call *call);
@@ -70,6 +77,11 @@ static inline gpuError_t gpu_sm90_load(const void *kernel) {
 static inline int gpu_sm90_fits(const rope_attention_problem *problem,
                                 const rope_attention_call *call) {
     (void)problem, (void)call;
+    return 0;
+}
+
+static inline int gpu_sm90_looks_at_pages(const rope_attention_problem *problem) {
+    (void)problem;
     return 0;
 }
 

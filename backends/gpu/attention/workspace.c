@@ -25,7 +25,9 @@ int gpu_attention_rotates_ahead(const gpu_attention_state *state, const gpu_atte
 int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attention_sizes *sizes,
                             int has_k_out, int has_q_out, gpu_attention_layout *layout) {
     const rope_attention_problem *p = &state->problem;
-    const int64_t failed = gpu_attention_may_fail(p) ? sizes->sequences : 0,
+    const int64_t failed = gpu_attention_may_fail(p) || (state->sm90 && gpu_sm90_looks_at_pages(p))
+                               ? sizes->sequences
+                               : 0,
                   rows = p->rotates[1] && !has_k_out ? sizes->k_rows : 0,
                   q_rows =
                       gpu_attention_rotates_ahead(state, sizes) && !has_q_out ? sizes->q_rows : 0,

@@ -26,7 +26,6 @@ struct sm90_place {
     int right, whole_end;                 /* those between are seen by all rows */
     int end;                              /* the key behind the first of them */
     int careful;                          /* values were cleaned */
-    int rotated;                          /* tiles whose rows are */
     int leads;                            /* this thread arrives for its group */
     int adds;                             /* 0: no product was added to these rows */
     uint32_t queries, keys_at, values_at; /* stage 0, as products are told of it */
@@ -37,27 +36,27 @@ GPU_FN int sm90_is_part(const sm90_place &at) {
 }
 
 /* Begins the product of queries and the next tile of keys. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_begin_scores(const sm90_block &b, const sm90_place &at, float (&s)[64]) {
     sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
     sm90_products_begin();
-    sm90_score<DTYPE>(s,
-                      (uint32_t)sm90_uniform(
-                          (int)(at.queries + (uint32_t)(at.tile & 1) * (SM90_TILE_BYTES / 16))),
-                      at.keys_at + (uint32_t)at.keys.stage * (SM90_TILE_BYTES / 16));
+    sm90_score<T>(
+        s,
+        (uint32_t)sm90_uniform((int)(at.queries + (uint32_t)(at.tile & 1) * (T::TILE_BYTES / 16))),
+        at.keys_at + (uint32_t)at.keys.stage * (T::TILE_BYTES / 16));
     sm90_products_end();
 }
 
 /* Begins the product of the last weights and their values. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_begin_sums(const sm90_block &b, const sm90_place &at,
-                            const uint32_t (&weights)[32], float (&out)[64]) {
+                            const uint32_t (&weights)[32], float (&out)[T::ELEMENTS]) {
     sm90_wait(SM90_BARRIER(b, values_full, at.values.stage), at.values.parity);
     sm90_products_begin();
-    sm90_add<DTYPE>(out, weights,
-                    (uint32_t)sm90_uniform(
-                        (int)(at.values_at + (uint32_t)at.values.stage * (SM90_TILE_BYTES / 16))),
-                    at.adds);
+    sm90_add<T>(out, weights,
+                (uint32_t)sm90_uniform(
+                    (int)(at.values_at + (uint32_t)at.values.stage * (T::TILE_BYTES / 16))),
+                at.adds);
     sm90_products_end();
 }
 
@@ -70,7 +69,8 @@ GPU_FN void sm90_end_scores(const sm90_block &b, sm90_place &at, float (&s)[64])
     sm90_step(at.keys);
 }
 
-GPU_FN void sm90_end_sums(const sm90_block &b, sm90_place &at, float (&out)[64]) {
+template <class T>
+GPU_FN void sm90_end_sums(const sm90_block &b, sm90_place &at, float (&out)[T::ELEMENTS]) {
     sm90_products_wait<0>();
     sm90_settle(out);
     sm90_arrive_if(SM90_BARRIER(b, values_free, at.values.stage), at.leads);
@@ -78,17 +78,17 @@ GPU_FN void sm90_end_sums(const sm90_block &b, sm90_place &at, float (&out)[64])
 }
 
 /* A tile of keys that all rows see. The wait stands between maximum and exponentials. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_whole(const sm90_block &b, sm90_place &at, sm90_rows &rows, float unit,
-                       uint32_t (&weights)[32], float (&out)[64]) {
+                       uint32_t (&weights)[32], float (&out)[T::ELEMENTS]) {
     float s[64], minus[2];
-    sm90_begin_scores<DTYPE>(b, at, s);
+    sm90_begin_scores<T>(b, at, s);
     sm90_rescale(out, rows);
-    sm90_begin_sums<DTYPE>(b, at, weights, out);
+    sm90_begin_sums<T>(b, at, weights, out);
     sm90_end_scores(b, at, s);
     sm90_maximum(s, rows, minus, unit);
-    sm90_end_sums(b, at, out);
-    sm90_exponentiate<DTYPE>(s, rows, minus, unit, weights);
+    sm90_end_sums<T>(b, at, out);
+    sm90_exponentiate<T>(s, rows, minus, unit, weights);
 }
 
 /* Waits for the next rows; 0 where there are none. */
@@ -101,18 +101,13 @@ GPU_FN int sm90_next_rows(const sm90_block &b, const sm90_place &at) {
     return 1;
 }
 
-/* Rotates the rows of tile n, if there is one and they are not yet. */
-template <int DTYPE>
-GPU_FN void sm90_rotate_tile(const sm90_block &b, sm90_place &at, int n, int consumer) {
-    if (at.rotated > n)
-        return;
-    at.rotated = n + 1;
-    sm90_wait(SM90_BARRIER(b, tile_known, n % SM90_KNOWN), (uint32_t)(n / SM90_KNOWN & 1));
-    const sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
-    if (sm90_uniform(t->head < 0))
-        return;
-    sm90_wait(SM90_BARRIER(b, queries_full, n & 1), (uint32_t)(n >> 1 & 1));
-    sm90_rotate<DTYPE>(b, t, sm90_queries(b, n & 1), consumer);
+/* Rotates this consumer's rows of a block's first tile, when nobody else has something to do. */
+template <class T> GPU_FN void sm90_rotate_first(const sm90_block &b, int tile, int consumer) {
+    const sm90_tile *t = &b.header->tile[tile % SM90_KNOWN];
+    const int pack = b.schedule->pack, first = consumer * 64 >> pack;
+    sm90_rotate<T>(b, t, sm90_queries<T>(b, tile & 1), first,
+                   min(first + (64 >> pack), sm90_queries_of(b, t)), (int)threadIdx.x & 127, 128);
+    sm90_group_barrier(consumer);
 }
 
 /* Finds which keys rows see, while their first product runs. */
@@ -139,25 +134,26 @@ GPU_FN int sm90_found(const sm90_block &b, const sm90_place &at) {
 }
 
 /* All tiles of the block from at.tile on, which the next one ends. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consumer, sm90_place &at) {
     const int thread = (int)threadIdx.x & 127,
               row = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
     const float unit = b.schedule->unit;
-    float out[64];
+    float out[T::ELEMENTS];
     uint32_t weights[32];
     sm90_rows rows;
     sm90_lacks lacks = {};
     if (!sm90_next_rows(b, at))
         return;
-    sm90_rotate_tile<DTYPE>(b, at, at.tile, consumer);
+    if (b.schedule->rotation.pairs)
+        sm90_rotate_first<T>(b, at.tile, consumer);
     sm90_see(b, at, row, lacks.seen);
     {
         float s[64], minus[2];
         sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
         sm90_products_begin();
-        sm90_score<DTYPE>(s, at.queries + (uint32_t)(at.tile & 1) * (SM90_TILE_BYTES / 16),
-                          at.keys_at + (uint32_t)at.keys.stage * (SM90_TILE_BYTES / 16));
+        sm90_score<T>(s, at.queries + (uint32_t)(at.tile & 1) * (T::TILE_BYTES / 16),
+                      at.keys_at + (uint32_t)at.keys.stage * (T::TILE_BYTES / 16));
         sm90_products_end();
         sm90_products_wait<0>();
         sm90_settle(s);
@@ -169,7 +165,7 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
             sm90_hide(s, lacks.seen, lacks.base);
         sm90_begin(rows, b.schedule->lowest);
         sm90_maximum(s, rows, minus, unit);
-        sm90_exponentiate<DTYPE>(s, rows, minus, unit, weights);
+        sm90_exponentiate<T>(s, rows, minus, unit, weights);
         sm90_step(at.keys);
         rows.rescale[0] = rows.rescale[1] = 1.0f;
         at.adds = 0;
@@ -177,12 +173,11 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
     sm90_rows before = rows;
     int old = -1; /* rows of the block that are summed and not stored, and what they had */
     for (;;) {
-        if (old < 0 && at.rotated > at.tile + 1 && at.n + 1 >= at.right &&
-            at.n + 1 < at.whole_end && !at.careful) {
+        if (old < 0 && at.n + 1 >= at.right && at.n + 1 < at.whole_end && !at.careful) {
 #pragma unroll 1
             do {
                 at.n++;
-                sm90_whole<DTYPE>(b, at, rows, unit, weights, out);
+                sm90_whole<T>(b, at, rows, unit, weights, out);
                 at.adds = 1;
             } while (at.n + 1 < at.whole_end);
         }
@@ -194,19 +189,16 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
             at.tile++;
             if (!sm90_next_rows(b, at))
                 break;
-            sm90_rotate_tile<DTYPE>(b, at, at.tile, consumer);
         }
         float s[64], minus[2];
-        sm90_begin_scores<DTYPE>(b, at, s);
+        sm90_begin_scores<T>(b, at, s);
         if (old >= 0)
-            sm90_end<DTYPE>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
+            sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
         else
             sm90_rescale(out, rows);
-        sm90_begin_sums<DTYPE>(b, at, weights, out);
+        sm90_begin_sums<T>(b, at, weights, out);
         if (ends)
             sm90_see(b, at, row, seen);
-        else if (old < 0 || at.n + 1 == at.tiles) /* beside little else, or the last chance */
-            sm90_rotate_tile<DTYPE>(b, at, at.tile + 1, consumer);
         sm90_end_scores(b, at, s);
         before = rows;
         old = ends ? lacks.tile : -1;
@@ -217,38 +209,37 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
             sm90_begin(rows, b.schedule->lowest);
         sm90_maximum(s, rows, minus, unit);
         const int found = lacks_some ? sm90_found(b, at) : 0;
-        sm90_end_sums(b, at, out);
+        sm90_end_sums<T>(b, at, out);
         if (found)
-            sm90_add_nonfinite<DTYPE>(b, lacks, weights, out);
-        sm90_exponentiate<DTYPE>(s, rows, minus, unit, weights);
+            sm90_add_nonfinite<T>(b, lacks, weights, out);
+        sm90_exponentiate<T>(s, rows, minus, unit, weights);
         at.adds = !ends;
         lacks = {at.tile, base, {seen[0], seen[1]}};
     }
     if (old >= 0)
-        sm90_end<DTYPE>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
+        sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
     else
         sm90_rescale(out, rows);
-    sm90_begin_sums<DTYPE>(b, at, weights, out);
+    sm90_begin_sums<T>(b, at, weights, out);
     const int was_part = at.n - 1 < at.right || at.n - 1 >= at.whole_end,
               found = at.careful && was_part ? sm90_found(b, at) : 0;
-    sm90_end_sums(b, at, out);
+    sm90_end_sums<T>(b, at, out);
     if (found)
-        sm90_add_nonfinite<DTYPE>(b, lacks, weights, out);
-    sm90_end<DTYPE>(b, &b.header->tile[lacks.tile % SM90_KNOWN], map, consumer, rows, out);
+        sm90_add_nonfinite<T>(b, lacks, weights, out);
+    sm90_end<T>(b, &b.header->tile[lacks.tile % SM90_KNOWN], map, consumer, rows, out);
 }
 
 /* All tiles of the block, then those that are computed again. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consumer) {
     sm90_place at = {};
     at.leads = threadIdx.x % 128 == 0;
-    at.rotated = b.schedule->rotation.pairs ? 0 : INT32_MAX;
-    at.queries = sm90_matrix(sm90_queries(b, 0) + (uint32_t)consumer * 8192, 16);
-    at.keys_at = sm90_matrix(sm90_keys(b, 0), 16);
-    at.values_at = sm90_matrix(sm90_values(b, 0), SM90_TILE_BYTES / 2);
+    at.queries = sm90_matrix(sm90_queries<T>(b, 0) + (uint32_t)consumer * 8192, 16);
+    at.keys_at = sm90_matrix(sm90_keys<T>(b, 0), 16);
+    at.values_at = sm90_matrix(sm90_values<T>(b, 0), SM90_KEYS * 128);
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-        sm90_attend<DTYPE>(b, map, consumer, at);
+        sm90_attend<T>(b, map, consumer, at);
         if (at.leads) /* copies have no order, and what is computed again goes where these go */
             sm90_stores_done();
         sm90_group_barrier(consumer);

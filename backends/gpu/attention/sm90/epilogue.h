@@ -41,15 +41,15 @@ GPU_FN void sm90_store_lse(const sm90_block &b, const sm90_tile *t, int row, flo
 }
 
 /* Rows of a consumer in shared memory, from there to where they go, one by one. */
+template <class T>
 GPU_FN void sm90_copy_rows(const sm90_block &b, const sm90_tile *t, int consumer) {
     const int64_t *stride = b.call->out_stride;
     const int pack = b.schedule->pack, thread = (int)threadIdx.x & 127;
-    for (int i = thread; i < 64 * 16; i += 128) {
-        const int row = i / 16, chunk = i % 16, at = consumer * 64 + row;
+    for (int i = thread; i < 64 * (T::DIM / 8); i += 128) {
+        const int row = i / (T::DIM / 8), chunk = i % (T::DIM / 8), at = consumer * 64 + row;
         if (at >= t->rows)
             return;
-        const uint4 eight = sm90_read(sm90_results(b, consumer) + (uint32_t)(chunk >> 3) * 8192 +
-                                      (uint32_t)row * 128 + (uint32_t)((chunk ^ row) & 7) * 16);
+        const uint4 eight = sm90_read(sm90_results<T>(b, consumer) + sm90_chunk(64, row, chunk));
         const int64_t to = t->q_row * stride[0] + (t->q_token + (at >> pack)) * stride[1] +
                            (t->head + (at & (1 << pack) - 1)) * stride[2] + chunk * 8;
         *(uint4 *)(void *)((char *)b.call->out + 2 * to) = eight;
@@ -57,9 +57,9 @@ GPU_FN void sm90_copy_rows(const sm90_block &b, const sm90_tile *t, int consumer
 }
 
 /* Divides, rounds and stores; the copy is waited for at the end of the next rows. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
-                     const sm90_rows &rows, float (&out)[64]) {
+                     const sm90_rows &rows, float (&out)[T::ELEMENTS]) {
     const int thread = (int)threadIdx.x & 127, lane = thread % 32,
               row = consumer * 64 + thread / 32 * 16 + lane / 4, pack = b.schedule->pack;
     float factor[2], lse[2];
@@ -68,7 +68,7 @@ GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, 
         factor[h] = sm90_factor(b, t, row + 8 * h, rows.most[h], rows.sum[h], &lse[h]);
     if (__any_sync(~0u, factor[0] == 0.0f || factor[1] == 0.0f))
 #pragma unroll
-        for (int i = 0; i < 64; i++)
+        for (int i = 0; i < T::ELEMENTS; i++)
             out[i] = factor[i >> 1 & 1] == 0.0f ? 0.0f : out[i]; /* else -0, or NaN */
     if (thread == 0)
         sm90_stores_read();
@@ -76,29 +76,28 @@ GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, 
     const int r = thread / 32 * 16 + lane % 16, c = lane / 16;
     uint32_t largest[4] = {};
 #pragma unroll
-    for (int j = 0; j < 16; j += 2) {
+    for (int j = 0; j < T::DIM / 8; j += 2) {
         uint32_t two[4];
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            two[k] = sm90_join<DTYPE>(out[4 * j + 2 * k] * factor[k & 1],
-                                      out[4 * j + 2 * k + 1] * factor[k & 1]);
+            two[k] = sm90_join<T::DTYPE>(out[4 * j + 2 * k] * factor[k & 1],
+                                         out[4 * j + 2 * k + 1] * factor[k & 1]);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            largest[k] = sm90_largest<DTYPE>(largest[k], two[k]);
-        sm90_store_matrices(sm90_results(b, consumer) + (uint32_t)(j >> 3) * 8192 +
-                                (uint32_t)r * 128 + (uint32_t)(((j + c) ^ r) & 7) * 16,
-                            two[0], two[1], two[2], two[3]);
+            largest[k] = sm90_largest<T::DTYPE>(largest[k], two[k]);
+        sm90_store_matrices(sm90_results<T>(b, consumer) + sm90_chunk(64, r, j + c), two[0], two[1],
+                            two[2], two[3]);
     }
     sm90_writes_known();
     for (int k = 1; k < 4; k++)
-        largest[0] = sm90_largest<DTYPE>(largest[0], largest[k]);
-    sm90_tell_again(b, t, !sm90_nonfinite<DTYPE>(largest[0]));
+        largest[0] = sm90_largest<T::DTYPE>(largest[0], largest[k]);
+    sm90_tell_again(b, t, !sm90_nonfinite<T::DTYPE>(largest[0]));
     sm90_group_barrier(consumer);
     if (t->rows < SM90_ROWS) {
-        sm90_copy_rows(b, t, consumer);
+        sm90_copy_rows<T>(b, t, consumer);
         sm90_group_barrier(consumer);
     } else if (thread == 0) {
-        sm90_store(sm90_results(b, consumer), map,
+        sm90_store(sm90_results<T>(b, consumer), map,
                    {t->head, t->q_token + (consumer * 64 >> pack), t->q_row});
     }
     if (b.schedule->lse)

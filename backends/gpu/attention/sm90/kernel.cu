@@ -1,48 +1,65 @@
-/* Attention by the matrix products of sm_90a, of heads of 128 elements. Keys were rotated before.
+/* Attention by the matrix products of sm_90a. Keys were rotated before.
  */
 #include "backends/gpu/attention/sm90/consumer.h"
 #include "backends/gpu/attention/sm90/producer.h"
 
 /* Registers of a thread that loads, and of one that multiplies. */
-enum { SM90_FEW = 40, SM90_MANY = 232 };
+enum { SM90_FEW = 72, SM90_MANY = 216 };
 
-/* Barriers wait for a copy's bytes, two consumers, or one thread. */
-GPU_FN void sm90_start(const sm90_block &b) {
+/* Barriers wait for a copy's bytes, consumers, or one thread. */
+template <class T> GPU_FN void sm90_start(const sm90_block &b) {
     for (int i = 0; i < 2; i++) {
         sm90_barrier_init(SM90_BARRIER(b, keys_full, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, keys_free, i), 2);
+        sm90_barrier_init(SM90_BARRIER(b, keys_free, i), SM90_CONSUMERS);
         sm90_barrier_init(SM90_BARRIER(b, values_full, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, values_free, i), 2);
+        sm90_barrier_init(SM90_BARRIER(b, values_free, i), SM90_CONSUMERS);
         sm90_barrier_init(SM90_BARRIER(b, queries_full, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, queries_free, i), 3);
+        sm90_barrier_init(SM90_BARRIER(b, queries_free, i), SM90_CONSUMERS + 1);
         sm90_barrier_init(SM90_BARRIER(b, values_sent, i), 1);
+        sm90_barrier_init(SM90_BARRIER(b, queries_sent, i), 1);
     }
     for (int i = 0; i < SM90_KNOWN; i++)
         sm90_barrier_init(SM90_BARRIER(b, tile_known, i), 1);
-    sm90_barrier_init(SM90_BARRIER(b, all_ended, 0), 2);
+    sm90_barrier_init(SM90_BARRIER(b, all_ended, 0), SM90_CONSUMERS);
     b.header->again_count = 0;
     sm90_barriers_begun();
 }
 
 /* The group that loads: all tiles, then those that are computed again. */
-template <int DTYPE> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_maps &maps) {
+template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_maps &maps) {
     const int thread = (int)threadIdx.x;
     int n = 0, sent = 0, cleaned = 0;
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-        if (thread == 0)
-            n = sm90_send(b, maps, n, sent, cleaned);
+        if (thread == 0 || (thread < 32 && b.schedule->page))
+            n = sm90_send<T>(b, maps, n, sent, cleaned);
         else if (thread >= 64)
-            n = sm90_help<DTYPE>(b, n, sent, cleaned);
+            n = sm90_help<T>(b, n, sent, cleaned);
         else if (thread == 32)
-            n = sm90_find(b, n, careful);
+            n = sm90_find<T>(b, n, careful);
         n++;
         if (careful || !sm90_ends_again(b))
             return;
     }
 }
 
-template <int DTYPE>
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
+    gpu_attention_sm90_pages(GPU_PARAMETER rope_attention_problem problem,
+                             GPU_PARAMETER rope_attention_call call, int32_t *failed) {
+    gpu_wait_for_last();
+    gpu_let_next_start();
+    for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call); n += gridDim.x) {
+        const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, n);
+        const int good =
+            s.fails || gpu_attention_has_pages(&problem, &call, &s, gpu_keys_used(&problem, &s));
+        if (!__syncthreads_and(good) && threadIdx.x == 0)
+            failed[n] = 1;
+        else if (threadIdx.x == 0)
+            failed[n] = 0;
+    }
+}
+
+template <int DTYPE, int DIM>
 __global__ void __launch_bounds__(SM90_THREADS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                        const __grid_constant__ CUtensorMap v,
@@ -50,6 +67,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
                        GPU_PARAMETER sm90_schedule schedule,
                        GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_call call, const int32_t *failed) {
+    typedef sm90_type<DTYPE, DIM> T;
     extern __shared__ __align__(1024) char sm90_memory[];
     const sm90_block b = {&problem,
                           &call,
@@ -65,20 +83,25 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
         sm90_prefetch_map(&out);
     }
     if (threadIdx.x == 0)
-        sm90_start(b);
+        sm90_start<T>(b);
     __syncthreads();
     if (group == 0) {
         sm90_registers_fewer<SM90_FEW>();
         gpu_wait_for_last();
         gpu_let_next_start();
-        sm90_load_all<DTYPE>(b, {&q, &k, &v, &out});
+        sm90_load_all<T>(b, {&q, &k, &v, &out});
     } else {
         sm90_registers_more<SM90_MANY>();
         gpu_wait_for_last();
-        sm90_consume<DTYPE>(b, &out, __shfl_sync(~0u, group, 0) - 1);
+        sm90_consume<T>(b, &out, __shfl_sync(~0u, group, 0) - 1);
     }
 }
 
-const void *const gpu_attention_sm90_kernels[2] = {GPU_KERNEL(gpu_attention_sm90<ROPE_F16>),
-                                                   GPU_KERNEL(gpu_attention_sm90<ROPE_BF16>)};
+#define SM90_KERNELS(dim)                                                                          \
+    {                                                                                              \
+        GPU_KERNEL((gpu_attention_sm90<ROPE_F16, dim>)),                                           \
+            GPU_KERNEL((gpu_attention_sm90<ROPE_BF16, dim>))                                       \
+    }
+const void *const gpu_attention_sm90_kernels[2][2] = {SM90_KERNELS(64), SM90_KERNELS(128)};
+const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
 const void *const gpu_attention_sm90_angles_kernel = GPU_KERNEL(gpu_attention_sm90_angles);

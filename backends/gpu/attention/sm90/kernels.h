@@ -8,19 +8,9 @@
 extern "C" {
 #endif
 
-/* A block has 128 rows and takes 128 keys at a time: one warp group loads, two multiply 64 rows
- * each. A head has SM90_DIM elements, a tile SM90_TILE_BYTES. */
-enum {
-    SM90_ROWS = GPU_SM90_ROWS,
-    SM90_KEYS = 128,
-    SM90_DIM = 128,
-    SM90_THREADS = 384,
-    SM90_TILE_BYTES = SM90_ROWS * SM90_DIM * 2
-};
-
-/* Bytes of shared memory: a header with barriers and descriptions of tiles, then two tiles each of
- * queries, of keys and of values, and one of results. */
-enum { SM90_HEADER = 2048, SM90_SHARED = SM90_HEADER + 7 * SM90_TILE_BYTES };
+/* A block takes 128 keys at a time: one warp group loads, each of two consumers multiplies 64 rows.
+ */
+enum { SM90_ROWS = GPU_SM90_ROWS, SM90_KEYS = 128, SM90_CONSUMERS = 2, SM90_THREADS = 384 };
 
 /* Keys that a row sees before and behind its own, and the length of chunks; SM90_FAR: all, none. */
 enum { SM90_FAR = 1 << 30 };
@@ -67,6 +57,7 @@ typedef struct sm90_schedule {
     int32_t shares;           /* heads of q that read a key head */
     int32_t pack;             /* the power of 2 that is so many heads' rows side by side */
     int32_t tokens, k_tokens; /* of all sequences; tokens -1: they differ, and the call is read */
+    int32_t page;             /* keys of a copy from a page of a table; 0: keys lie in order */
     sm90_mask mask;
     float unit;   /* what makes scores logits of base 2 */
     float lowest; /* no score is below, and this times `unit` is finite */
@@ -78,11 +69,16 @@ typedef struct sm90_schedule {
     int64_t lse_stride[3];
 } sm90_schedule;
 
-/* Kernels of f16 and of bf16 that take (CUtensorMap q, k, v, out, sm90_schedule,
- * rope_attention_problem, rope_attention_call, int32_t *failed); SM90_SHARED bytes of dynamic
- * shared memory.
+/* Kernels of heads of 64 and of 128 elements, of f16 and of bf16, that take (CUtensorMap q, k, v,
+ * out, sm90_schedule, rope_attention_problem, rope_attention_call, int32_t *failed);
+ * GPU_SM90_SHARED() bytes of dynamic shared memory.
  */
-extern const void *const gpu_attention_sm90_kernels[2];
+extern const void *const gpu_attention_sm90_kernels[2][2];
+
+/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed): a block of
+ * GPU_ATTENTION_THREADS threads says of a sequence whether its table has a page that the cache
+ * lacks. */
+extern const void *const gpu_attention_sm90_pages_kernel;
 
 /* Takes (sm90_positions): a thread of SM90_ANGLE_THREADS computes four angles. */
 extern const void *const gpu_attention_sm90_angles_kernel;

@@ -2,6 +2,7 @@
 #include "backends/gpu/attention/sm90/kernels.h"
 #include "backends/gpu/attention/sm90/map.h"
 
+#include "backends/gpu/attention/kernels.h"
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
@@ -12,26 +13,39 @@
  * tiles begin first. */
 enum { GROUP = 16 };
 
-static sm90_view view_of(const rope_append_operand *o, int64_t rows, int64_t tokens) {
-    return (sm90_view){o->out ? o->out : o->in, o->out ? o->out_stride : o->in_stride, rows, tokens,
-                       o->heads};
+/* Keys or values: of a tensor, or of a cache whose rows are pages. */
+static sm90_view view_of(const rope_attention_problem *p, const rope_attention_call *call,
+                         const rope_append_operand *o) {
+    if (p->cache)
+        return (sm90_view){o->cache,     o->cache_stride, o->cache_stride[4], call->pages,
+                           p->page_size, o->heads,        p->head_dim};
+    const int64_t *stride = o->out ? o->out_stride : o->in_stride;
+    return (sm90_view){o->out ? o->out : o->in,
+                       stride,
+                       stride[3],
+                       call->k_position.cu_seqlens ? 1 : call->rope.batch,
+                       call->k_tokens,
+                       o->heads,
+                       p->head_dim};
 }
 
-static sm90_view queries_of(const rope_attention_call *call) {
+static sm90_view queries_of(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_operand *q = &call->rope.tensor[0];
-    return (sm90_view){q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride,
-                       call->rope.batch, call->rope.tokens, q->heads};
+    const int64_t *stride = q->out ? q->out_stride : q->in_stride;
+    return (sm90_view){q->out ? q->out : q->in, stride,   stride[3],  call->rope.batch,
+                       call->rope.tokens,       q->heads, p->head_dim};
 }
 
-static sm90_view results_of(const rope_attention_call *call) {
-    return (sm90_view){call->out, call->out_stride, call->rope.batch, call->rope.tokens,
-                       call->rope.tensor[0].heads};
+static sm90_view results_of(const rope_attention_problem *p, const rope_attention_call *call) {
+    return (sm90_view){call->out,        call->out_stride,  call->out_stride[3],
+                       call->rope.batch, call->rope.tokens, call->rope.tensor[0].heads,
+                       p->head_dim};
 }
 
-/* Heads of q that a tile has rows of: all that share a key head, where they divide a tile. */
+/* Heads of q that a tile has rows of: all that share a key head, where they divide a consumer's
+ * rows. */
 static int32_t pack_of(int64_t shares) {
-    return shares <= SM90_ROWS / 2 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares)
-                                                                   : 0;
+    return shares <= 64 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares) : 0;
 }
 
 /* 0 where there are too many to count. */
@@ -73,11 +87,12 @@ enum { LONG_PASS = 1 << 22 };
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
-    return queries_of(call).heads * call->rope.tokens * call->rope.batch >= LONG_PASS / SM90_DIM &&
+    return call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
+               LONG_PASS / p->head_dim &&
            r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
            !r->xpos_rate && r->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
            r->pairing_out == ROPE_PAIRING_HALF_SPLIT && r->arithmetic == ROPE_ARITHMETIC_FP32 &&
-           r->pairs % 4 == 0 && r->rotary_offset[0] % 4 == 0 && !map->offsets &&
+           r->pairs % 8 == 0 && r->rotary_offset[0] % 8 == 0 && !map->offsets &&
            (map->ids || !depends(call));
 }
 
@@ -90,30 +105,53 @@ size_t gpu_sm90_angles(const rope_attention_problem *p) {
 }
 
 static int is_tile_of(int32_t head_dim, int32_t v_head_dim, int32_t dtype) {
-    return head_dim == SM90_DIM && v_head_dim == SM90_DIM && dtype != ROPE_F32;
+    return (head_dim == 64 || head_dim == 128) && v_head_dim == head_dim && dtype != ROPE_F32;
+}
+
+/* Keys of a table's page that one copy takes: tiles of keys are whole pages, or pages whole tiles.
+ * 0: there is no table. */
+static int32_t page_of(const rope_attention_problem *p) {
+    return p->cache == ROPE_CACHE_TABLE ? (int32_t)gpu_at_most(p->page_size, SM90_KEYS) : 0;
+}
+
+static int takes_cache(const rope_attention_problem *p) {
+    const int32_t page = page_of(p);
+    return !p->cache ||
+           (p->k.store_dtype == p->rope.dtype && p->v.store_dtype == p->rope.dtype &&
+            p->k.dim_block == p->head_dim && p->v.dim_block == p->v_head_dim && !p->rotates[1] &&
+            (!page || (page % 8 == 0 && SM90_KEYS % page == 0 && p->page_size % page == 0 &&
+                       p->page_size <= INT32_MAX / 2)));
+}
+
+int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
+    return p->cache != 0;
+}
+
+static const void *kernel_of(const rope_attention_problem *p) {
+    return gpu_attention_sm90_kernels[p->head_dim == 128][p->rope.dtype == ROPE_BF16];
 }
 
 const void *gpu_sm90_kernel(const rope_attention_problem *p, int32_t device) {
     int major = 0, minor = 0;
-    if (!is_tile_of(p->head_dim, p->v_head_dim, p->rope.dtype) || p->cache || p->ring ||
+    if (!is_tile_of(p->head_dim, p->v_head_dim, p->rope.dtype) || !takes_cache(p) || p->ring ||
         p->soft_cap > 0 || p->mask == ROPE_MASK_TREE || !(p->scale > 0))
         return NULL;
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
         return NULL;
-    return major == 9 && minor == 0 ? gpu_attention_sm90_kernels[p->rope.dtype == ROPE_BF16] : NULL;
+    return major == 9 && minor == 0 ? kernel_of(p) : NULL;
 }
 
 gpuError_t gpu_sm90_load(const void *kernel) {
-    const void *const kernels[] = {kernel, gpu_attention_sm90_angles_kernel};
+    const void *const kernels[] = {kernel, gpu_attention_sm90_angles_kernel,
+                                   gpu_attention_sm90_pages_kernel};
     int32_t early;
-    return gpu_kernels_load(kernels, 2, &early);
+    return gpu_kernels_load(kernels, 3, &early);
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
-    const int64_t rows = call->k_position.cu_seqlens ? 1 : call->rope.batch;
-    const sm90_view views[] = {queries_of(call), view_of(&call->k, rows, call->k_tokens),
-                               view_of(&call->v, rows, call->k_tokens), results_of(call)};
+    const sm90_view views[] = {queries_of(p, call), view_of(p, call, &call->k),
+                               view_of(p, call, &call->v), results_of(p, call)};
     if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
         return 0; /* a query may have no position */
@@ -122,8 +160,8 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
         if (!sm90_map_fits(&views[i]))
             return 0;
-    return count_tiles(call,
-                       &(sm90_schedule){.pack = pack_of(queries_of(call).heads / call->k.heads)});
+    return count_tiles(
+        call, &(sm90_schedule){.pack = pack_of(call->rope.tensor[0].heads / call->k.heads)});
 }
 
 static int32_t near(int64_t n) {
@@ -153,6 +191,7 @@ static sm90_schedule schedule_of(const rope_attention_problem *p, const rope_att
                        .pack = pack_of(shares),
                        .tokens = depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
                        .k_tokens = (int32_t)call->k_tokens,
+                       .page = page_of(p),
                        .mask = mask_of(p),
                        .unit = 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,
@@ -193,40 +232,52 @@ static gpuError_t launch_angles(const gpu_sm90_call *l) {
                              l->early);
 }
 
+static gpuError_t launch_pages(const gpu_sm90_call *l) {
+    void *arguments[] = {(void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call,
+                         (void *)(uintptr_t)&l->memory.failed};
+    const dim3 grid = {(uint32_t)gpu_at_most(rope_attention_sequences(l->call), 65535), 1, 1},
+               block = {GPU_ATTENTION_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_pages_kernel, grid, block, arguments, 0, l->stream,
+                             l->early);
+}
+
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_call *call = l->call;
-    const int64_t rows = call->k_position.cu_seqlens ? 1 : call->rope.batch;
-    const sm90_view q = queries_of(call), k = view_of(&call->k, rows, call->k_tokens),
-                    v = view_of(&call->v, rows, call->k_tokens), out = results_of(call);
-    sm90_schedule schedule = schedule_of(l->problem, call, l->failed, &l->memory, l->leaves_few);
-    const int32_t half = SM90_ROWS / 2, pack = 1 << schedule.pack, dtype = l->problem->rope.dtype;
+    const rope_attention_problem *p = l->problem;
+    const sm90_view q = queries_of(p, call), k = view_of(p, call, &call->k),
+                    v = view_of(p, call, &call->v), out = results_of(p, call);
+    const int looks = gpu_sm90_looks_at_pages(p);
+    const int32_t *failed = looks ? l->memory.failed : l->failed;
+    sm90_schedule schedule = schedule_of(p, call, failed, &l->memory, l->leaves_few);
+    const int32_t dtype = p->rope.dtype, pack = 1 << schedule.pack, parts = p->head_dim / 64,
+                  page = page_of(p), keys = page ? page : SM90_KEYS, key_parts = page ? 1 : parts;
     CUtensorMap maps[4];
-    if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack) ||
-        !sm90_map_encode(&maps[1], dtype, &k, 1, SM90_KEYS) ||
-        !sm90_map_encode(&maps[2], dtype, &v, 1, SM90_KEYS) ||
-        !sm90_map_encode(&maps[3], dtype, &out, pack, half / pack))
+    if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack, parts) ||
+        !sm90_map_encode(&maps[1], dtype, &k, 1, keys, key_parts) ||
+        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, key_parts) ||
+        !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, parts))
         return cudaErrorInvalidValue;
     if (schedule.tiles <= l->multiprocessors)
         schedule.tickets = NULL;
     const int rotates = schedule.rotation.pairs > 0;
-    gpuError_t error = gpuSuccess;
-    if (rotates)
+    gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
+    if (error == gpuSuccess && rotates)
         error = launch_angles(l);
-    else if (schedule.tickets)
+    else if (error == gpuSuccess && schedule.tickets)
         error = cudaMemsetAsync(schedule.tickets, 0, GPU_SM90_TICKETS, l->stream);
     void *arguments[] = {&maps[0],
                          &maps[1],
                          &maps[2],
                          &maps[3],
                          &schedule,
-                         (void *)(uintptr_t)l->problem,
-                         (void *)(uintptr_t)l->call,
-                         (void *)(uintptr_t)&l->failed};
+                         (void *)(uintptr_t)p,
+                         (void *)(uintptr_t)call,
+                         &failed};
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {SM90_THREADS, 1, 1};
-    const int early = rotates ? l->follows_early : l->early && !schedule.tickets;
-    return error == gpuSuccess
-               ? gpu_launch_kernel(gpu_attention_sm90_kernels[dtype == ROPE_BF16], grid, block,
-                                   arguments, SM90_SHARED, l->stream, early)
-               : error;
+    const int early = rotates || looks ? l->follows_early && (rotates || !schedule.tickets)
+                                       : l->early && !schedule.tickets;
+    return error == gpuSuccess ? gpu_launch_kernel(kernel_of(p), grid, block, arguments,
+                                                   GPU_SM90_SHARED(p->head_dim), l->stream, early)
+                               : error;
 }

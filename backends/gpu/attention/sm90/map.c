@@ -12,7 +12,7 @@
 #endif
 
 int sm90_map_fits(const sm90_view *v) {
-    if (!v->data || (uintptr_t)v->data % 16 || v->stride[3] != 1 || v->rows < 1 || v->tokens < 1 ||
+    if (!v->data || (uintptr_t)v->data % 16 || v->element != 1 || v->rows < 1 || v->tokens < 1 ||
         v->heads < 1 || v->tokens > INT32_MAX / 2 || v->rows > INT32_MAX || v->heads > INT32_MAX)
         return 0;
     const int64_t count[3] = {v->rows, v->tokens, v->heads};
@@ -23,7 +23,7 @@ int sm90_map_fits(const sm90_view *v) {
 }
 
 int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t heads,
-                    int32_t tokens) {
+                    int32_t tokens, int32_t parts) {
     static PFN_cuTensorMapEncodeTiled_v12000 function; /* the same whoever finds it */
     PFN_cuTensorMapEncodeTiled_v12000 found = __atomic_load_n(&function, __ATOMIC_RELAXED);
     enum cudaDriverEntryPointQueryResult result;
@@ -33,12 +33,12 @@ int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t
     if (!found)
         return 0;
     __atomic_store_n(&function, found, __ATOMIC_RELAXED);
-    const cuuint64_t half = SM90_DIM, count[5] = {SM90_DIM / 2, (cuuint64_t)v->heads,
-                                                  (cuuint64_t)v->tokens, 2, (cuuint64_t)v->rows};
-    const cuuint64_t stride[4] = {v->heads > 1 ? 2 * (cuuint64_t)v->stride[2] : 2 * half,
-                                  v->tokens > 1 ? 2 * (cuuint64_t)v->stride[1] : 2 * half, half,
-                                  v->rows > 1 ? 2 * (cuuint64_t)v->stride[0] : 2 * half};
-    const cuuint32_t box[5] = {SM90_DIM / 2, (cuuint32_t)heads, (cuuint32_t)tokens, 2, 1},
+    const cuuint64_t part = 128, count[5] = {64, (cuuint64_t)v->heads, (cuuint64_t)v->tokens,
+                                             (cuuint64_t)v->dim / 64, (cuuint64_t)v->rows};
+    const cuuint64_t stride[4] = {v->heads > 1 ? 2 * (cuuint64_t)v->stride[2] : 2 * part,
+                                  v->tokens > 1 ? 2 * (cuuint64_t)v->stride[1] : 2 * part, part,
+                                  v->rows > 1 ? 2 * (cuuint64_t)v->stride[0] : 2 * part};
+    const cuuint32_t box[5] = {64, (cuuint32_t)heads, (cuuint32_t)tokens, (cuuint32_t)parts, 1},
                      step[5] = {1, 1, 1, 1, 1};
     return found(map,
                  dtype == ROPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16

@@ -5,19 +5,21 @@
 #include <cuda.h>
 #include <stdint.h>
 
-/* A tensor [row, token, head, element] of heads of 128 elements of 16 bits. */
+/* A tensor [row, token, head, element] of heads of `dim` elements of 16 bits, a multiple of 64. */
 typedef struct sm90_view {
     const void *data;
-    const int64_t *stride;
+    const int64_t *stride; /* over rows, tokens and heads */
+    int64_t element;       /* from one to the next */
     int64_t rows, tokens, heads;
+    int32_t dim;
 } sm90_view;
 
 /* Whether there is a map of it. */
 int sm90_map_fits(const sm90_view *v);
 
-/* Boxes of `heads` by `tokens`, and of both halves of a head: rows of 128 bytes, swizzled. 0: the
+/* Boxes of `heads` by `tokens` by `parts` of 64 elements: rows of 128 bytes, swizzled. 0: the
  * driver refuses. */
 int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t heads,
-                    int32_t tokens);
+                    int32_t tokens, int32_t parts);
 
 #endif

@@ -28,11 +28,11 @@ GPU_FN int sm90_ends_again(const sm90_block &b) {
 
 /* Puts zeros for values of a tile that are not finite, of keys from `first` on, and for all from
  * key `end` on; whether a thread's share of the former had any. */
-template <int DTYPE>
+template <class T>
 GPU_FN int sm90_clean_values(uint32_t values, int first, int end, int thread, int threads) {
     int found = 0;
 #pragma unroll 1
-    for (int i = thread; i < SM90_TILE_BYTES / 16; i += threads) {
+    for (int i = thread; i < T::TILE_BYTES / 16; i += threads) {
         const int key = i / 8 % SM90_KEYS;
         if (key < first)
             continue;
@@ -40,7 +40,7 @@ GPU_FN int sm90_clean_values(uint32_t values, int first, int end, int thread, in
         uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const uint32_t bits = sm90_nonfinite<DTYPE>(words[k]);
+            const uint32_t bits = sm90_nonfinite<T::DTYPE>(words[k]);
             found |= bits && key < end;
             words[k] &= key < end ? ~((bits >> 15) * 0xffffu) : 0;
         }
@@ -58,22 +58,34 @@ struct sm90_lacks {
     sm90_seen seen[2];
 };
 
+/* Element 0 of a key's value. */
+GPU_FN const char *sm90_value(const sm90_block &b, const sm90_tile *t, int64_t key) {
+    const rope_append_operand *v = &b.call->v;
+    const int64_t head = t->head / b.schedule->shares, size = b.p->page_size;
+    if (!b.p->cache)
+        return (const char *)v->in +
+               2 * (t->k_row * v->in_stride[0] + (t->k_token + key) * v->in_stride[1] +
+                    head * v->in_stride[2]);
+    const int64_t page = b.schedule->page ? sm90_page(b, t->k_row, (int)key) : t->k_row;
+    return (const char *)v->cache +
+           2 * (page * v->cache_stride[0] +
+                (b.schedule->page ? key % size : key) * v->cache_stride[1] +
+                head * v->cache_stride[2]);
+}
+
 /* Adds to the thread's elements what is not finite of key `key`, as a product with its weights
  * would. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_add_key(const sm90_block &b, const sm90_tile *t, int64_t key,
-                         const float (&weight)[2], const int (&sees)[2], float (&out)[64]) {
-    const rope_append_operand *v = &b.call->v;
-    const int64_t *stride = v->out ? v->out_stride : v->in_stride;
-    const char *from = (const char *)(v->out ? v->out : v->in) +
-                       2 * (t->k_row * stride[0] + (t->k_token + key) * stride[1] +
-                            t->head / b.schedule->shares * stride[2] + threadIdx.x % 4 * 2);
+                         const float (&weight)[2], const int (&sees)[2],
+                         float (&out)[T::ELEMENTS]) {
+    const char *from = sm90_value(b, t, key) + 2 * (threadIdx.x % 4 * 2);
 #pragma unroll
-    for (int n = 0; n < 16; n++) {
+    for (int n = 0; n < T::DIM / 8; n++) {
         const uint32_t two = *(const uint32_t *)(const void *)(from + 16 * n);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const float x = gpu_widen<DTYPE>((uint16_t)(two >> 16 * e));
+            const float x = gpu_widen<T::DTYPE>((uint16_t)(two >> 16 * e));
             const bool finite = x - x == 0.0f;
 #pragma unroll
             for (int h = 0; h < 2; h++)
@@ -84,9 +96,9 @@ GPU_FN void sm90_add_key(const sm90_block &b, const sm90_tile *t, int64_t key,
 }
 
 /* Adds what was taken out of a tile of values. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_lacks &lacks,
-                               const uint32_t (&weights)[32], float (&out)[64]) {
+                               const uint32_t (&weights)[32], float (&out)[T::ELEMENTS]) {
     const sm90_tile *t = &b.header->tile[lacks.tile % SM90_KNOWN];
 #pragma unroll 1
     for (int k = 0; k < SM90_KEYS; k++) {
@@ -100,11 +112,11 @@ GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_lacks &lacks,
             for (int n = 0; n < 16; n++)
                 sm90_take_if(two, weights[2 * n + h], n == k / 8);
             two = __shfl_sync(~0u, two, (int)threadIdx.x % 32 / 4 * 4 + k % 8 / 2);
-            weight[h] = gpu_widen<DTYPE>((uint16_t)(two >> 16 * (k & 1)));
+            weight[h] = gpu_widen<T::DTYPE>((uint16_t)(two >> 16 * (k & 1)));
             sees[h] = key >= lacks.seen[h].first && key < lacks.seen[h].end;
         }
         if (sees[0] || sees[1])
-            sm90_add_key<DTYPE>(b, t, key, weight, sees, out);
+            sm90_add_key<T>(b, t, key, weight, sees, out);
         __syncwarp();
     }
 }

@@ -1,5 +1,5 @@
-/* The warp group that loads: a thread of warp 0 has tiles copied, warp 1 finds tiles and what their
- * rows see, warps 2 and 3 work on what was copied. */
+/* The warp group that loads: a thread of warp 0, or all where there are pages, has tiles copied,
+ * warp 1 finds tiles and what their rows see, warps 2 and 3 work on what was copied. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_PRODUCER_H
 #define ROPEKIT_GPU_ATTENTION_SM90_PRODUCER_H
 
@@ -7,7 +7,7 @@
 #include "backends/gpu/attention/sm90/rotate.h"
 
 /* Threads of warps 2 and 3. */
-enum { SM90_HELPERS = 64 };
+enum { SM90_HELPERS = SM90_FETCHERS };
 
 GPU_FN void sm90_wait_turn(uint32_t barriers, int n) {
     sm90_wait(barriers + 8 * (uint32_t)(n % 2), (uint32_t)(n / 2 % 2));
@@ -26,86 +26,126 @@ GPU_FN const sm90_tile *sm90_wait_tile(const sm90_block &b, int n) {
 /* --- copies --- */
 
 /* Copies the queries of the block's tile n; 0 where there is none. */
-GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_maps &maps, int n) {
+template <class T> GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_maps &maps, int n) {
     const volatile sm90_tile *t = sm90_wait_tile(b, n);
     sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
     const int head = t->head;
-    if (head < 0) { /* so that phases count tiles */
-        sm90_arrive(SM90_BARRIER(b, queries_full, n % 2));
-        return 0;
+    const uint32_t barrier = b.schedule->rotation.pairs ? SM90_BARRIER(b, queries_sent, n % 2)
+                                                        : SM90_BARRIER(b, queries_full, n % 2);
+    if (threadIdx.x % 32 == 0) {
+        if (head < 0) { /* so that phases count tiles */
+            sm90_arrive(barrier);
+        } else {
+            sm90_expect(barrier, T::TILE_BYTES);
+            sm90_load(sm90_queries<T>(b, n % 2), maps.q, barrier, {head, t->q_token, t->q_row});
+        }
     }
-    sm90_expect(SM90_BARRIER(b, queries_full, n % 2), SM90_TILE_BYTES);
-    sm90_load(sm90_queries(b, n % 2), maps.q, SM90_BARRIER(b, queries_full, n % 2),
-              {head, t->q_token, t->q_row});
-    return 1;
+    return head >= 0;
 }
 
-GPU_FN void sm90_send_keys(const sm90_block &b, const sm90_maps &maps, int n, sm90_box at) {
+/* Where a lane copies from a page of a tile of keys, and to which of its keys: a copy has `page`
+ * keys and 64 elements. Without a table the first lane copies all. */
+struct sm90_share {
+    sm90_box at;
+    int key, copies;
+};
+
+/* The page is read here, ahead of a wait. end: keys from here on are not there. */
+template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box at, int end) {
+    const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
+    if (!page)
+        return {at, 0, 1};
+    const int copies = (min(end - at.token, (int)SM90_KEYS) + page - 1) / page * (T::DIM / 64),
+              key = lane / (T::DIM / 64) * page, from = at.token + key;
+    if (lane < copies)
+        at = {at.head, from % (int)b.p->page_size, sm90_page(b, at.row, from),
+              lane % (T::DIM / 64)};
+    return {at, key, copies};
+}
+
+/* Copies a tile of keys or of values. */
+template <class T>
+GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                      const sm90_share &share) {
+    const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
+    if (lane == 0)
+        sm90_expect(barrier,
+                    page ? (uint32_t)(share.copies * page * 128) : (uint32_t)T::TILE_BYTES);
+    if (lane < share.copies)
+        sm90_load(to + (uint32_t)(share.at.part * SM90_KEYS + share.key) * 128, map, barrier,
+                  share.at);
+}
+
+template <class T>
+GPU_FN void sm90_send_keys(const sm90_block &b, const sm90_maps &maps, int n,
+                           const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, keys_free, 0), n);
-    sm90_expect(SM90_BARRIER(b, keys_full, n % 2), SM90_TILE_BYTES);
-    sm90_load(sm90_keys(b, n % 2), maps.k, SM90_BARRIER(b, keys_full, n % 2), at);
+    sm90_copy<T>(b, sm90_keys<T>(b, n % 2), maps.k, SM90_BARRIER(b, keys_full, n % 2), share);
 }
 
+template <class T>
 GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, uint32_t barrier,
-                             sm90_box at) {
+                             const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, values_free, 0), n);
-    sm90_expect(barrier, SM90_TILE_BYTES);
-    sm90_load(sm90_values(b, n % 2), maps.v, barrier, at);
+    sm90_copy<T>(b, sm90_values<T>(b, n % 2), maps.v, barrier, share);
 }
 
 /* Copies of all tiles from tile `n` of the block on: queries a tile ahead, values one tile of keys
  * behind their keys. sent, cleaned: tiles of keys so far, and those of values that are cleaned. The
- * number of the tile that ends them. */
+ * number of the tile that ends them. By one lane, or by a warp where pages are copied. */
+template <class T>
 GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sent, int &cleaned) {
-    int more = sm90_send_queries(b, maps, n), waits = 0;
+    int more = sm90_send_queries<T>(b, maps, n), waits = 0;
     uint32_t barrier = 0;
-    sm90_box values = {};
+    sm90_share values = {};
     for (; more; n++) {
         const volatile sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
-        const int tiles = t->tiles;
+        const int tiles = t->tiles, end = t->end;
         sm90_box keys = {t->head / b.schedule->shares, t->k_token, t->k_row};
         keys.token += (t->first + tiles) * SM90_KEYS;
         for (int j = 0; j < tiles; j++) {
             keys.token -= SM90_KEYS;
-            sm90_send_keys(b, maps, sent, keys);
+            __syncwarp(b.schedule->page ? ~0u : 1u); /* a lane behind would miss a phase */
+            const sm90_share share = sm90_share_of<T>(b, keys, end);
+            sm90_send_keys<T>(b, maps, sent, share);
             if (waits)
-                sm90_send_values(b, maps, sent - 1, barrier, values);
+                sm90_send_values<T>(b, maps, sent - 1, barrier, values);
             barrier = sm90_is_cleaned(t, j) ? SM90_BARRIER(b, values_sent, cleaned++ % 2)
                                             : SM90_BARRIER(b, values_full, sent % 2);
-            values = keys;
+            values = share;
             waits = 1;
             sent++;
             if (j == min(1, tiles - 1))
-                more = sm90_send_queries(b, maps, n + 1);
+                more = sm90_send_queries<T>(b, maps, n + 1);
         }
     }
     if (waits)
-        sm90_send_values(b, maps, sent - 1, barrier, values);
+        sm90_send_values<T>(b, maps, sent - 1, barrier, values);
     return n;
 }
 
 /* --- tiles --- */
 
 /* The next tile of a block; n: the next one's number. */
-GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
+template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
     while (n < b.schedule->tiles && t->head < 0) {
         t->number = n;
-        (void)sm90_tile_of(b, n, t);
+        (void)sm90_tile_of<T>(b, n, t);
         n = sm90_next_number(*b.schedule, n);
     }
 }
 
 /* The n-th of those that are computed again. */
-GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
+template <class T> GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
     if (n < (int32_t)b.header->again_count)
-        (void)sm90_tile_of(b, b.header->again[n++], t);
+        (void)sm90_tile_of<T>(b, b.header->again[n++], t);
 }
 
 /* All tiles of a block from tile `n` on, each while the one before it is multiplied. The number of
  * the tile that ends them. */
-GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
+template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
     const volatile uint32_t *again = &b.header->again_count;
     for (int32_t next = careful ? 0 : (int32_t)blockIdx.x;; n++) {
         sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
@@ -113,9 +153,9 @@ GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
         sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
         t->careful = careful || *again >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
         if (careful)
-            sm90_take_again(b, next, t);
+            sm90_take_again<T>(b, next, t);
         else
-            sm90_take(b, next, t);
+            sm90_take<T>(b, next, t);
         sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
         if (t->head < 0)
             return n;
@@ -132,33 +172,56 @@ GPU_FN void sm90_hand_over(uint32_t barrier, int thread) {
 }
 
 /* Cleans tile j of values, the n-th of all. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_clean(const sm90_block &b, const sm90_tile *t, int j, int n, int thread) {
     const int end = j == 0 ? sm90_last_keys(t) : SM90_KEYS;
     if (thread == 0)
         b.header->found[n % 4] = 0;
     sm90_helpers_barrier();
-    if (sm90_clean_values<DTYPE>(sm90_values(b, n % 2), t->careful == SM90_CAREFUL ? 0 : end, end,
-                                 thread, SM90_HELPERS))
+    if (sm90_clean_values<T>(sm90_values<T>(b, n % 2), t->careful == SM90_CAREFUL ? 0 : end, end,
+                             thread, SM90_HELPERS))
         b.header->found[n % 4] = 1;
     sm90_hand_over(SM90_BARRIER(b, values_full, n % 2), thread);
 }
 
-/* Cleans values that have to be. */
-template <int DTYPE> GPU_FN int sm90_help(const sm90_block &b, int n, int &taken, int &cleaned) {
-    const int thread = (int)threadIdx.x - 64;
+/* Rotates the queries of tile n of a block; those of the first one are rotated by its consumers,
+ * who have nothing else to do. */
+template <class T>
+GPU_FN void sm90_rotate_queries(const sm90_block &b, const sm90_tile *t, int n, int is_first,
+                                int thread) {
+    const int queries = t->head < 0 ? 0 : sm90_queries_of(b, t);
+    float2 angles = {};
+    if (queries > 0)
+        angles = sm90_fetch_angles<T>(b, t, 0, thread);
+    sm90_wait_turn(SM90_BARRIER(b, queries_sent, 0), n);
+    sm90_await_angles(angles);
+#pragma unroll 1
+    for (int first = 0; first < queries && !is_first;) {
+        const int end = min(first + sm90_fetched<T>, queries);
+        if (end < queries)
+            angles = sm90_fetch_angles<T>(b, t, end, thread);
+        sm90_rotate<T>(b, t, sm90_queries<T>(b, n % 2), first, end, thread, SM90_HELPERS);
+        sm90_await_angles(angles);
+        first = end;
+    }
+    sm90_hand_over(SM90_BARRIER(b, queries_full, n % 2), thread);
+}
+
+/* Rotates queries, and cleans values that have to be. */
+template <class T> GPU_FN int sm90_help(const sm90_block &b, int n, int &taken, int &cleaned) {
+    const int thread = (int)threadIdx.x - 64, first = n;
     for (;; n++) {
         const sm90_tile *t = sm90_wait_tile(b, n);
         const int is_end = t->head < 0, tiles = is_end                       ? 0
                                                 : t->careful == SM90_CAREFUL ? t->tiles
                                                                              : 1;
-        if (!is_end && b.schedule->rotation.pairs)
-            sm90_fetch_angles(b, t, thread, SM90_HELPERS);
+        if (b.schedule->rotation.pairs)
+            sm90_rotate_queries<T>(b, t, n, n == first, thread);
         for (int j = 0; j < tiles; j++) {
             if (!sm90_is_cleaned(t, j))
                 continue;
             sm90_wait_turn(SM90_BARRIER(b, values_sent, 0), cleaned++);
-            sm90_clean<DTYPE>(b, t, j, taken + j, thread);
+            sm90_clean<T>(b, t, j, taken + j, thread);
         }
         taken += is_end ? 0 : t->tiles;
         sm90_helpers_barrier();

@@ -61,9 +61,10 @@ GPU_FN void sm90_helpers_barrier(void) {
 
 /* --- tensor copies --- */
 
-/* Where a box of a tensor begins: [half of a head, head, token, batch row]. */
+/* Where a box of a tensor begins: [64 elements of a head, head, token, batch row]. */
 struct sm90_box {
     int head, token, row;
+    int part; /* which 64 elements of heads */
 };
 
 GPU_FN void sm90_prefetch_map(const CUtensorMap *map) {
@@ -73,8 +74,9 @@ GPU_FN void sm90_prefetch_map(const CUtensorMap *map) {
 /* Copies a box to shared memory, whose bytes end on the barrier. */
 GPU_FN void sm90_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, sm90_box at) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %3, %6}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(at.head), "r"(at.token), "r"(at.row)
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(0), "r"(at.head), "r"(at.token), "r"(at.part),
+                 "r"(at.row)
                  : "memory");
 }
 

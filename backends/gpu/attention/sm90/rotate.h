@@ -8,11 +8,6 @@
 
 /* --- angles --- */
 
-/* Four cosines and sines of pairs side by side. */
-struct sm90_angles {
-    float4 c, s;
-};
-
 GPU_FN int64_t sm90_position(const sm90_positions &p, int64_t row) {
     const int64_t token = row % p.tokens, at = row / p.tokens * p.id_row + token * p.id_token;
     const int64_t position = !p.ids   ? token
@@ -46,11 +41,6 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
 
 /* --- rows --- */
 
-/* Where element `element`, a multiple of 4, of a row lies. */
-GPU_FN uint32_t sm90_element(uint32_t queries, int row, int element) {
-    return queries + sm90_chunk(row, element >> 3) + (uint32_t)(element & 4) * 2;
-}
-
 /* Two pairs: elements of a and of b at the same place. */
 template <int DTYPE> GPU_FN void sm90_rotate_two(float2 c, float2 s, uint32_t &a, uint32_t &b) {
     const float2 x = gpu_split<DTYPE>(a), y = gpu_split<DTYPE>(b);
@@ -60,6 +50,11 @@ template <int DTYPE> GPU_FN void sm90_rotate_two(float2 c, float2 s, uint32_t &a
     b = gpu_join<DTYPE>(one.x2, two.x2);
 }
 
+/* Queries of a tile that are there. */
+GPU_FN int sm90_queries_of(const sm90_block &b, const sm90_tile *t) {
+    return ((t->rows - 1) >> b.schedule->pack) + 1;
+}
+
 /* Angles of the queries of a tile. */
 GPU_FN const float4 *sm90_angles_of(const sm90_block &b, const sm90_tile *t) {
     const sm90_rotation &r = b.schedule->rotation;
@@ -67,54 +62,83 @@ GPU_FN const float4 *sm90_angles_of(const sm90_block &b, const sm90_tile *t) {
            (int64_t)(r.pairs / 2) * (t->q_row * (int64_t)r.row_step + t->q_token);
 }
 
-/* Reads them, so that those who rotate find them in the L1. */
-GPU_FN void sm90_fetch_angles(const sm90_block &b, const sm90_tile *t, int thread, int threads) {
-    const int count = ((t->rows - 1 >> b.schedule->pack) + 1) * b.schedule->rotation.pairs / 2;
-    const float4 *angles = sm90_angles_of(b, t);
-#pragma unroll 1
-    for (int n = 8 * thread; n < count; n += 8 * threads) /* lines of 128 bytes */
-        asm volatile("prefetch.global.L1 [%0];" ::"l"(angles + n));
+/* Queries whose angles, 16 KB at most, are read together by so many threads. */
+template <class T> constexpr int sm90_fetched = 4096 / T::DIM;
+enum { SM90_FETCHERS = 64 };
+
+/* Reads the angles of some queries of a tile, a line of 128 bytes a load, into the L1: otherwise
+ * each row that is rotated waits for the L2. Those who ask for the result wait for its loads. */
+template <class T>
+GPU_FN float2 sm90_fetch_angles(const sm90_block &b, const sm90_tile *t, int first, int thread) {
+    const int queries = sm90_queries_of(b, t), bytes = b.schedule->rotation.pairs * 8;
+    const char *from = (const char *)sm90_angles_of(b, t) + (int64_t)first * bytes;
+    const int size = (min(queries, first + sm90_fetched<T>) - first) * bytes, one = thread * 128,
+              two = (thread + SM90_FETCHERS) * 128;
+    float2 line = {};
+    if (one < size)
+        line.x = __ldg((const float *)(const void *)(from + one));
+    if (two < size)
+        line.y = __ldg((const float *)(const void *)(from + two));
+    return line;
 }
 
-/* Rows that a thread rotates. */
-enum { SM90_ROTATED = 8 };
+GPU_FN void sm90_await_angles(const float2 &line) {
+    asm volatile("" ::"f"(line.x), "f"(line.y) : "memory");
+}
 
-/* Four pairs of rows first.. of a tile, each of whose queries has 1 << pack rows. angles: of the
- * pairs, from a query's to the next in `pairs` floats. */
-template <int DTYPE>
-GPU_FN void sm90_rotate_rows(const sm90_rotation &r, const float4 *angles, int pack, int last,
-                             uint32_t queries, int first, int at) {
-    sm90_angles m;
+/* Cosines and sines of 8 pairs side by side. */
+struct sm90_angles {
+    float4 c[2], s[2];
+};
+
+/* Rotates 8 pairs of ROWS rows of a query; one, other: addresses of their elements in row 0 of 8.
+ */
+template <int DTYPE, int ROWS>
+GPU_FN void sm90_rotate_pairs(const sm90_angles &m, uint32_t one, uint32_t other, int row) {
+    uint4 x[ROWS], y[ROWS];
 #pragma unroll
-    for (int i = 0; i < SM90_ROTATED; i++) {
-        const uint32_t one = sm90_element(queries, first + i, at),
-                       two = sm90_element(queries, first + i, at + r.pairs);
-        if (i == 0 || (i & ((1 << pack) - 1)) == 0) {
-            const float4 *from = angles + min((first + i) >> pack, last) * (r.pairs / 2);
-            m = {__ldg(from), __ldg(from + r.pairs / 4)};
-        }
-        uint2 x = sm90_read_two(one), y = sm90_read_two(two);
-        sm90_rotate_two<DTYPE>({m.c.x, m.c.y}, {m.s.x, m.s.y}, x.x, y.x);
-        sm90_rotate_two<DTYPE>({m.c.z, m.c.w}, {m.s.z, m.s.w}, x.y, y.y);
-        sm90_write_two(one, x);
-        sm90_write_two(two, y);
+    for (int i = 0; i < ROWS; i++) {
+        const uint32_t swizzle = (uint32_t)((row + i) & 7) * 16, at = (uint32_t)(row + i) * 128;
+        x[i] = sm90_read((one ^ swizzle) + at);
+        y[i] = sm90_read((other ^ swizzle) + at);
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        sm90_rotate_two<DTYPE>({m.c[0].x, m.c[0].y}, {m.s[0].x, m.s[0].y}, x[i].x, y[i].x);
+        sm90_rotate_two<DTYPE>({m.c[0].z, m.c[0].w}, {m.s[0].z, m.s[0].w}, x[i].y, y[i].y);
+        sm90_rotate_two<DTYPE>({m.c[1].x, m.c[1].y}, {m.s[1].x, m.s[1].y}, x[i].z, y[i].z);
+        sm90_rotate_two<DTYPE>({m.c[1].z, m.c[1].w}, {m.s[1].z, m.s[1].w}, x[i].w, y[i].w);
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const uint32_t swizzle = (uint32_t)((row + i) & 7) * 16, at = (uint32_t)(row + i) * 128;
+        sm90_write((one ^ swizzle) + at, x[i]);
+        sm90_write((other ^ swizzle) + at, y[i]);
     }
 }
 
-/* A consumer's rows of a tile of queries, which ends with its barrier. */
-template <int DTYPE>
-GPU_FN void sm90_rotate(const sm90_block &b, const sm90_tile *t, uint32_t queries, int consumer) {
+/* Rotates queries first to end - 1 of a tile. A thread has 8 pairs of some of them. */
+template <class T>
+GPU_FN void sm90_rotate(const sm90_block &b, const sm90_tile *t, uint32_t queries, int first,
+                        int end, int thread, int threads) {
     const sm90_rotation &r = b.schedule->rotation;
-    const int pack = b.schedule->pack, fours = r.pairs / 4, last = (t->rows - 1) >> pack;
-    const float4 *angles = sm90_angles_of(b, t);
+    const int pack = b.schedule->pack, eights = r.pairs / 8, group = thread / eights,
+              groups = threads / eights, at = r.from + thread % eights * 8;
+    const uint32_t one = queries + sm90_chunk(SM90_ROWS, 0, at / 8),
+                   other = queries + sm90_chunk(SM90_ROWS, 0, (at + r.pairs) / 8);
+    const float4 *angles = sm90_angles_of(b, t) + thread % eights * 2;
 #pragma unroll 1
-    for (int n = (int)threadIdx.x & 127; n < fours * 64 / SM90_ROTATED; n += 128) {
-        const int four = n % fours;
-        sm90_rotate_rows<DTYPE>(r, angles + four, pack, last, queries,
-                                consumer * 64 + n / fours * SM90_ROTATED, r.from + 4 * four);
+    for (int query = first + group; group < groups && query < end; query += groups) {
+        const float4 *from = angles + query * (r.pairs / 2);
+        const sm90_angles m = {{__ldg(from), __ldg(from + 1)},
+                               {__ldg(from + r.pairs / 4), __ldg(from + r.pairs / 4 + 1)}};
+        if (pack == 0)
+            sm90_rotate_pairs<T::DTYPE, 1>(m, one, other, query);
+#pragma unroll 1
+        for (int i = 0; i < (1 << pack) - 1; i += 2)
+            sm90_rotate_pairs<T::DTYPE, 2>(m, one, other, (query << pack) + i);
     }
     sm90_writes_known();
-    sm90_group_barrier(consumer);
 }
 
 #endif

@@ -50,7 +50,7 @@ GPU_FN void sm90_maximum(const float (&s)[64], sm90_rows &rows, float (&minus)[2
 }
 
 /* From scores to weights, rounded, and their sums. */
-template <int DTYPE>
+template <class T>
 GPU_FN void sm90_exponentiate(float (&s)[64], sm90_rows &rows, const float (&minus)[2], float unit,
                               uint32_t (&weights)[32]) {
 #pragma unroll
@@ -60,32 +60,35 @@ GPU_FN void sm90_exponentiate(float (&s)[64], sm90_rows &rows, const float (&min
     }
 #pragma unroll
     for (int i = 0; i < 32; i++)
-        weights[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);
+        weights[i] = sm90_join<T::DTYPE>(s[2 * i], s[2 * i + 1]);
 }
 
-GPU_FN void sm90_rescale(float (&out)[64], const sm90_rows &rows) {
+template <int N> GPU_FN void sm90_rescale(float (&out)[N], const sm90_rows &rows) {
     if (!__any_sync(~0u, rows.rescale[0] != 1.0f || rows.rescale[1] != 1.0f))
         return;
 #pragma unroll
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < N; i++)
         out[i] = out[i] * rows.rescale[i >> 1 & 1];
 }
 
 /* --- products --- */
 
-template <int DTYPE> GPU_FN void sm90_score(float (&s)[64], uint32_t queries, uint32_t keys) {
+/* Descriptors count in 16 bytes: 64 elements of all rows, then the next. */
+template <class T> GPU_FN void sm90_score(float (&s)[64], uint32_t queries, uint32_t keys) {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        sm90_multiply<DTYPE>(s, sm90_descriptor(queries + (i / 4) * 1024 + (i % 4) * 2),
-                             sm90_descriptor(keys + (i / 4) * 1024 + (i % 4) * 2), i != 0);
+    for (int i = 0; i < T::DIM / 16; i++)
+        sm90_multiply<T::DTYPE>(s, sm90_descriptor(queries + (i / 4) * SM90_ROWS * 8 + (i % 4) * 2),
+                                sm90_descriptor(keys + (i / 4) * SM90_KEYS * 8 + (i % 4) * 2),
+                                i != 0);
 }
 
-template <int DTYPE>
-GPU_FN void sm90_add(float (&out)[64], const uint32_t (&weights)[32], uint32_t values, int adds) {
+template <class T>
+GPU_FN void sm90_add(float (&out)[T::ELEMENTS], const uint32_t (&weights)[32], uint32_t values,
+                     int adds) {
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        sm90_multiply<DTYPE>(out, weights + 4 * i, sm90_descriptor(values + i * 128),
-                             i != 0 ? 1 : adds);
+        sm90_multiply<T::DTYPE>(out, weights + 4 * i, sm90_descriptor(values + i * 128),
+                                i != 0 ? 1 : adds);
 }
 
 #endif

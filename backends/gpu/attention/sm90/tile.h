@@ -6,6 +6,17 @@
 #include "backends/gpu/attention/sm90/kernels.h"
 #include "backends/gpu/attention/sm90/wgmma.h"
 
+/* Types of elements, sizes of heads, and what follows from them. */
+template <int DTYPE_, int DIM_> struct sm90_type {
+    enum {
+        DTYPE = DTYPE_,
+        DIM = DIM_,
+        TILE_BYTES = SM90_KEYS * DIM * 2, /* of keys, of values, or of as many rows */
+        ELEMENTS = DIM / 2                /* that a thread has of two rows */
+    };
+};
+static_assert((int)SM90_ROWS == (int)SM90_KEYS, "tiles have one size");
+
 /* Rows [query, head] of some heads that read one key head. Their keys are taken from the last tile
  * of them to the first: `right` tiles that some row sees in part, `whole` ones, and the rest. */
 struct __align__(16) sm90_tile {
@@ -14,7 +25,8 @@ struct __align__(16) sm90_tile {
     int32_t careful;                        /* SM90_CAREFUL and SM90_TOLD, or 0 */
     int32_t index, end;                     /* its first query's among keys; keys of the sequence */
     float *lse;                             /* of the first row, or NULL */
-    int32_t q_row, q_token, k_row, k_token; /* where its queries and keys begin */
+    int32_t q_row, q_token, k_row, k_token; /* where its queries and keys begin; a cache's row is
+                                               the sequence */
     int32_t k_index;                        /* of its first key among all of the sequence's */
     int32_t rows;                           /* that are there */
     int32_t number;                         /* of all tiles */
@@ -34,15 +46,15 @@ enum { SM90_AGAIN = 64 };
 struct sm90_header {
     uint64_t keys_full[2], keys_free[2], values_full[2], values_free[2];
     uint64_t queries_full[2], queries_free[2];
-    uint64_t values_sent[2]; /* of values that are cleaned */
+    uint64_t queries_sent[2]; /* of queries that are rotated */
+    uint64_t values_sent[2];  /* of values that are cleaned */
     uint64_t tile_known[SM90_KNOWN], all_ended[1];
     uint32_t again_count;
     int32_t again[SM90_AGAIN];
     int32_t found[4]; /* something was taken out of values n, at n % 4 */
     sm90_tile tile[SM90_KNOWN];
 };
-static_assert(sizeof(sm90_header) <= SM90_HEADER && SM90_SHARED == (int)GPU_SM90_SHARED,
-              "in its room");
+static_assert(sizeof(sm90_header) <= SM90_HEADER, "in its room");
 
 /* How many of the SM90_KEYS keys of a tile's last tile of keys are there. */
 GPU_FN int sm90_last_keys(const volatile sm90_tile *t) {
@@ -78,29 +90,37 @@ struct sm90_maps {
     ((uint32_t)__cvta_generic_to_shared((b).header->name) + 8 * (uint32_t)(i))
 
 /* Tiles of queries, of keys and of values in shared memory. */
-GPU_FN uint32_t sm90_queries(const sm90_block &b, int stage) {
-    return b.memory + (uint32_t)stage * SM90_TILE_BYTES;
+template <class T> GPU_FN uint32_t sm90_queries(const sm90_block &b, int stage) {
+    return b.memory + (uint32_t)stage * T::TILE_BYTES;
 }
-GPU_FN uint32_t sm90_keys(const sm90_block &b, int stage) {
-    return b.memory + (uint32_t)(2 + stage) * SM90_TILE_BYTES;
+template <class T> GPU_FN uint32_t sm90_keys(const sm90_block &b, int stage) {
+    return sm90_queries<T>(b, 2 + stage);
 }
-GPU_FN uint32_t sm90_values(const sm90_block &b, int stage) {
-    return b.memory + (uint32_t)(4 + stage) * SM90_TILE_BYTES;
+template <class T> GPU_FN uint32_t sm90_values(const sm90_block &b, int stage) {
+    return sm90_queries<T>(b, 4 + stage);
 }
 /* A consumer's half of the tile of results. */
-GPU_FN uint32_t sm90_results(const sm90_block &b, int consumer) {
-    return b.memory + 6u * SM90_TILE_BYTES + (uint32_t)consumer * (SM90_TILE_BYTES / 2);
+template <class T> GPU_FN uint32_t sm90_results(const sm90_block &b, int consumer) {
+    return sm90_queries<T>(b, 6) + (uint32_t)consumer * (T::TILE_BYTES / 2);
 }
 
-/* Where element chunk `chunk` of 8, of 16, of a row lies in a tile of two halves of a head. */
-GPU_FN uint32_t sm90_chunk(int row, int chunk) {
-    return (uint32_t)((chunk >> 3) * (SM90_TILE_BYTES / 2) + row * 128 + ((chunk ^ row) & 7) * 16);
+/* Where the 8 elements of chunk `chunk` of a row lie in a tile of `rows` rows, whose heads are
+ * stored by 64 elements. */
+GPU_FN uint32_t sm90_chunk(int rows, int row, int chunk) {
+    return (uint32_t)((chunk >> 3) * rows * 128 + row * 128 + ((chunk ^ row) & 7) * 16);
+}
+
+/* The page of a cache that holds a sequence's key. */
+GPU_FN int sm90_page(const sm90_block &b, int sequence, int key) {
+    return (int)rope_index_of(b.p->table_wide, b.call->block_table,
+                              sequence * b.call->table_stride[0] +
+                                  key / (int)b.p->page_size * b.call->table_stride[1]);
 }
 
 /* --- order --- */
 
 /* Tiles of a packed sequence begin here: sequences together have at most `each`. */
-GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
+template <class T> GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
     const rope_position_map *map = &b.call->rope.position;
     const int64_t begin = rope_index_at(map, map->cu_seqlens, sequence),
                   first = begin < 0             ? 0
@@ -111,16 +131,17 @@ GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
 
 /* Sequence and place of tile n of those that are packed, the last place first. Below 0: n is behind
  * all, as where the last sequence ends ahead of its row. */
+template <class T>
 GPU_FN int64_t sm90_packed_place(const sm90_block &b, int64_t n, int64_t *place) {
     int64_t low = 0, high = rope_attention_sequences(b.call);
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
-        if (sm90_packed_start(b, middle) <= n)
+        if (sm90_packed_start<T>(b, middle) <= n)
             low = middle;
         else
             high = middle;
     }
-    *place = sm90_packed_start(b, low + 1) - 1 - n;
+    *place = sm90_packed_start<T>(b, low + 1) - 1 - n;
     return low;
 }
 
@@ -178,7 +199,7 @@ GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
     }
     const rope_attention_sequence s = rope_attention_sequence_of(b.p, b.call, n);
     *to = {(int32_t)s.q_row,   (int32_t)s.q_first,
-           (int32_t)s.q_count, (int32_t)s.k_row,
+           (int32_t)s.q_count, (int32_t)(b.p->cache ? n : s.k_row),
            (int32_t)s.k_first, (int32_t)s.k_count,
            (int32_t)s.k_index, (int32_t)rope_query_index(&s, 0)};
     if (!s.fails && !(b.failed && b.failed[n]))
@@ -188,7 +209,7 @@ GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
 }
 
 /* Fills tile n; 0 where there is nothing to do. */
-GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
+template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
     const sm90_schedule &order = *b.schedule;
     const int32_t per = order.group * order.each, chunk = n / per, within = n - chunk * per,
                   units = min(order.group, order.units - chunk * order.group),
@@ -196,7 +217,7 @@ GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
                   row = unit / order.heads;
     int64_t sequence = row, place = order.each - 1 - step;
     if (order.tokens < 0 && b.call->rope.position.cu_seqlens)
-        sequence = sm90_packed_place(b, step, &place);
+        sequence = sm90_packed_place<T>(b, step, &place);
     if (place < 0)
         return 0;
     sm90_sequence s;

@@ -1,4 +1,4 @@
-/* Matrix products of a warp group: 64 rows by 128 columns by 16 elements, added in fp32. */
+/* Matrix products of a warp group: 64 rows by 64 or 128 columns by 16 elements, added in fp32. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_WGMMA_H
 #define ROPEKIT_GPU_ATTENTION_SM90_WGMMA_H
 
@@ -39,37 +39,47 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
     return descriptor;
 }
 
-#define SM90_SUMS(d)                                                                               \
+#define SM90_SUMS_32(d)                                                                            \
     "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),            \
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),    \
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), \
         "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), \
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), \
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), \
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), \
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), \
-        "+f"(d[63])
+        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define SM90_SUMS_64(d)                                                                            \
+    SM90_SUMS_32(d), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), \
+        "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), \
+        "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), \
+        "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), \
+        "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 
-#define SM90_REGISTERS                                                                             \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "        \
-    "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "        \
-    "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "        \
-    "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SM90_REGISTERS_32                                                                          \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "             \
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SM90_REGISTERS_64                                                                          \
+    SM90_REGISTERS_32                                                                              \
+    ", "                                                                                           \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 #define SM90_PRODUCT_OF_SHARED(type)                                                               \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; "                                         \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" SM90_REGISTERS  \
-                 "}, %64, %65, p, 1, 1, 0, 0; }"                                                   \
-                 : SM90_SUMS(d)                                                                    \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                      \
+                 " {" SM90_REGISTERS_64 "}, %64, %65, p, 1, 1, 0, 0; }"                            \
+                 : SM90_SUMS_64(d)                                                                 \
                  : "l"(a), "l"(b), "r"(adds))
 
-#define SM90_PRODUCT_OF_REGISTERS(type)                                                            \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; "                                         \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" SM90_REGISTERS  \
-                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"                                     \
-                 : SM90_SUMS(d)                                                                    \
+/* n: columns. at, b, adds: operands behind the sums. */
+#define SM90_PRODUCT_OF_REGISTERS(type, n, sums, a0, a1, a2, a3, at, last)                         \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" last ", 0; "                                   \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                    \
+                 " {" SM90_REGISTERS_##sums "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" at        \
+                                            ", p, 1, 1, 1; }"                                      \
+                 : SM90_SUMS_##sums(d)                                                             \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
+#define SM90_PRODUCT_64(type)                                                                      \
+    SM90_PRODUCT_OF_REGISTERS(type, "64", 32, "32", "33", "34", "35", "36", "37")
+#define SM90_PRODUCT_128(type)                                                                     \
+    SM90_PRODUCT_OF_REGISTERS(type, "128", 64, "64", "65", "66", "67", "68", "69")
 
 /* d = a * b, or d + a * b where `adds`; rows of a and columns of b lie in shared memory with their
  * 16 elements side by side. */
@@ -82,16 +92,28 @@ template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[64], uint64_t a, uint6
 
 /* The product of an a in registers; rows of b lie side by side in shared memory. */
 template <int DTYPE>
-GPU_FN void sm90_multiply(float (&d)[64], const uint32_t *a, uint64_t b, int adds) {
+GPU_FN void sm90_multiply(float (&d)[32], const uint32_t *a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
-        SM90_PRODUCT_OF_REGISTERS("bf16");
+        SM90_PRODUCT_64("bf16");
     else
-        SM90_PRODUCT_OF_REGISTERS("f16");
+        SM90_PRODUCT_64("f16");
 }
 
+template <int DTYPE>
+GPU_FN void sm90_multiply(float (&d)[64], const uint32_t *a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_PRODUCT_128("bf16");
+    else
+        SM90_PRODUCT_128("f16");
+}
+
+#undef SM90_PRODUCT_128
+#undef SM90_PRODUCT_64
 #undef SM90_PRODUCT_OF_REGISTERS
 #undef SM90_PRODUCT_OF_SHARED
-#undef SM90_REGISTERS
-#undef SM90_SUMS
+#undef SM90_REGISTERS_64
+#undef SM90_REGISTERS_32
+#undef SM90_SUMS_64
+#undef SM90_SUMS_32
 
 #endif

@@ -132,7 +132,8 @@ static gpu_decode_sizes sizes_of(const rope_decode_problem *p, const rope_decode
 }
 
 static sm90_view cache_of(const rope_append_operand *o, int64_t pages, int64_t page_size) {
-    return (sm90_view){o->cache, o->cache_stride, pages, page_size, o->heads};
+    return (sm90_view){o->cache, o->cache_stride, o->cache_stride[4], pages, page_size, o->heads,
+                       DIM};
 }
 
 /* Whether heads lie in words of so many elements. */
@@ -149,8 +150,7 @@ static int fits_heads(const rope_append_operand *o) {
 static int fits_cache(const rope_append_operand *o, int64_t pages, int64_t page_size) {
     const int64_t stride[4] = {o->cache_stride[0], o->cache_stride[1], o->cache_stride[2],
                                o->cache_stride[4]};
-    sm90_view v = cache_of(o, pages, page_size);
-    v.stride = stride;
+    const sm90_view v = cache_of(o, pages, page_size);
     return in_words(o->cache, stride, 8) && sm90_map_fits(&v);
 }
 
@@ -334,8 +334,8 @@ gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
                     v = cache_of(&t[ROPE_APPEND_V], pages, page_size);
     sm90_decode_call call = call_of(l, &sizes);
     CUtensorMap maps[2];
-    if (!sm90_map_encode(&maps[0], dtype, &k, 1, CHUNK) ||
-        !sm90_map_encode(&maps[1], dtype, &v, 1, CHUNK))
+    if (!sm90_map_encode(&maps[0], dtype, &k, 1, CHUNK, 2) ||
+        !sm90_map_encode(&maps[1], dtype, &v, 1, CHUNK, 2))
         return cudaErrorInvalidValue;
     const int64_t items = sizes.sequences * sizes.k_heads * call.most_splits;
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
