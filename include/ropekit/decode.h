@@ -128,7 +128,8 @@ ROPE_API rope_status rope_decode_workspace(const rope_plan *plan,
  * @param plan  of rope_decode_plan_create
  * @param args  what is written is disjoint from everything else, but that q.out, k.out and v.out
  *              may be their in; else ROPE_ERROR_OVERLAP
- * @return what rope_apply returns; nothing is written unless ROPE_OK
+ * @return what rope_apply returns; nothing is written unless ROPE_OK, but where kernels of
+ * attention that are not the library's own find an error after the append, as cuDNN's may
  */
 ROPE_API rope_status rope_decode(const rope_plan *plan, const rope_decode_args *args);
 

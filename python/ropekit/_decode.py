@@ -198,7 +198,8 @@ def decode(
         causal, tree_mask, tree_keys, k_positions, sinks, and fields as window: as of `attention`.
 
     Values are those of the two calls where a kernel of attention is composed with an append, bit
-    for bit; `kernel` names one, or "composed" for the library's choice among them. There is no
+    for bit; `kernel` names one, or "composed" for the library's choice among them. A kernel that
+    does all in one launch is within the same bound of error. There is no
     gradient: where a weight requires one, call it within torch.no_grad(). Under torch.compile a
     function is compiled anew for other sizes of its caches.
 

@@ -37,7 +37,7 @@ static const one_launch cases[] = {
 
 /* The parts of an arena. */
 typedef struct parts {
-    size_t q, k, v, weight, cache[2], table, slots, lengths, starts, out, lse, bytes;
+    size_t q, k, v, weight, cache[2], table, slots, lengths, starts, out, lse, flag, bytes;
 } parts;
 
 static size_t add(size_t *end, size_t bytes) {
@@ -71,6 +71,7 @@ static parts parts_of(const one_launch *o) {
     p.starts = add(&p.bytes, SEQUENCES * 4);
     p.out = add(&p.bytes, q * head);
     p.lse = add(&p.bytes, q * 4);
+    p.flag = add(&p.bytes, 4);
     return p;
 }
 
@@ -165,6 +166,7 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     c->args.k_lengths = arena + p->lengths;
     c->args.out.data = arena + p->out;
     c->args.lse = (float *)(void *)(arena + p->lse);
+    a->rope.position_flag = (int32_t *)(void *)(arena + p->flag);
 }
 
 /* A weight and a result are rounded, in either kernel; values are at most 2. */
@@ -192,13 +194,11 @@ static void check_close(const one_launch *o, const parts *p, const unsigned char
 static void check_alone(const decode_case *c, const one_launch *o, const parts *p,
                         const unsigned char *expected) {
     const int64_t heads = K_HEADS * o->group;
-    for (int64_t s = 0; s < SEQUENCES; s++) {
+    for (int64_t s = 0; !o->by_sequence && s < SEQUENCES; s++) { /* which is its page's index */
         const size_t bytes = (size_t)(o->tokens * heads * DIM * 2);
         unsigned char *result = malloc(p->bytes);
         decode_case alone = *c;
         rope_append_args *a = &alone.args.append;
-        if (o->by_sequence)
-            return; /* a sequence is its page's index */
         a->rope.batch = 1;
         a->rope.q.in = (const char *)a->rope.q.in + (size_t)s * bytes;
         a->rope.k.in = (const char *)a->rope.k.in + (size_t)s * bytes / (size_t)o->group;
@@ -239,4 +239,29 @@ TEST(decode_one_launch, as_the_calls_that_it_replaces) {
         free(again);
         free(c.append.base.arena);
     }
+}
+
+/* A sequence whose table has a page that the cache lacks is left out, and says so. */
+TEST(decode_one_launch, a_page_that_is_not_there_raises_the_flag) {
+    decode_required();
+    device_not_provided("it has no such kernel");
+    const one_launch *o = &cases[0];
+    const parts p = parts_of(o);
+    decode_case c;
+    make(&c, o, &p);
+    int32_t *table = (int32_t *)(void *)(c.append.base.arena + p.table), flag[2];
+    unsigned char *expected = malloc(p.bytes), *result = malloc(p.bytes);
+    table[3 * pages_of(o)] = -1;
+    const rope_status status = decode_run(&c, kernel, 0, result);
+    if (status == ROPE_ERROR_INVALID_VALUE || status == ROPE_ERROR_UNSUPPORTED)
+        SKIP("no %s here: %s", kernel, rope_last_error());
+    CHECK_STATUS(ROPE_OK, status);
+    CHECK_STATUS(ROPE_OK, decode_run(&c, "composed", 0, expected));
+    check_close(o, &p, expected, result);
+    memcpy(&flag[0], expected + p.flag, 4);
+    memcpy(&flag[1], result + p.flag, 4);
+    CHECK(flag[0] == 1 && flag[1] == 1, "flags are %d and %d, not 1", flag[0], flag[1]);
+    free(expected);
+    free(result);
+    free(c.append.base.arena);
 }

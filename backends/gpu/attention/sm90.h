@@ -33,9 +33,8 @@ typedef struct gpu_sm90_call {
 } gpu_sm90_call;
 
 #define GPU_SM90_DECLINED                                                                          \
-    "declined: heads are not of 64 or 128 elements of 16 bits, or there is a cache of other "      \
-    "elements or of pages that do not divide 128 keys, a soft cap, a tree, a ring or a scale "     \
-    "below 0, or no GPU of sm_90"
+    "declined: heads are not of 64 or 128 elements of 16 bits, or there is a cap, a tree, a "      \
+    "ring, a cache of another type or of other pages, or no GPU of sm_90"
 
 #ifdef ROPEKIT_SM90
 

@@ -157,6 +157,8 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
         return 0; /* a query may have no position */
     if (gpu_sm90_rotates(p, call) && !rotates_here(p, call))
         return 0;
+    if (p->cache && rope_attention_capacity(p, call) > INT32_MAX / 2)
+        return 0;
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
         if (!sm90_map_fits(&views[i]))
             return 0;
@@ -206,7 +208,7 @@ static sm90_schedule schedule_of(const rope_attention_problem *p, const rope_att
     return s;
 }
 
-static gpuError_t launch_angles(const gpu_sm90_call *l) {
+static gpuError_t launch_angles(const gpu_sm90_call *l, int early) {
     const rope_problem *r = &l->problem->rope;
     const rope_position_map *map = &l->call->rope.position;
     const int64_t tokens = l->call->rope.tokens,
@@ -229,7 +231,7 @@ static gpuError_t launch_angles(const gpu_sm90_call *l) {
     const dim3 grid = {(uint32_t)gpu_divide_up(count, SM90_ANGLE_THREADS), 1, 1},
                block = {SM90_ANGLE_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, l->stream,
-                             l->early);
+                             early);
 }
 
 static gpuError_t launch_pages(const gpu_sm90_call *l) {
@@ -262,7 +264,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const int rotates = schedule.rotation.pairs > 0;
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && rotates)
-        error = launch_angles(l);
+        error = launch_angles(l, looks ? l->follows_early : l->early);
     else if (error == gpuSuccess && schedule.tickets)
         error = cudaMemsetAsync(schedule.tickets, 0, GPU_SM90_TICKETS, l->stream);
     void *arguments[] = {&maps[0],

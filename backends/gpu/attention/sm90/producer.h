@@ -63,6 +63,11 @@ template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box
     return {at, key, copies};
 }
 
+/* Those who send have all passed a wait: a lane behind would miss the phase. */
+GPU_FN void sm90_senders_meet(const sm90_block &b) {
+    __syncwarp(b.schedule->page ? ~0u : 1u);
+}
+
 /* Copies a tile of keys or of values. */
 template <class T>
 GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, const CUtensorMap *map, uint32_t barrier,
@@ -80,6 +85,7 @@ template <class T>
 GPU_FN void sm90_send_keys(const sm90_block &b, const sm90_maps &maps, int n,
                            const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, keys_free, 0), n);
+    sm90_senders_meet(b);
     sm90_copy<T>(b, sm90_keys<T>(b, n % 2), maps.k, SM90_BARRIER(b, keys_full, n % 2), share);
 }
 
@@ -87,6 +93,7 @@ template <class T>
 GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, uint32_t barrier,
                              const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, values_free, 0), n);
+    sm90_senders_meet(b);
     sm90_copy<T>(b, sm90_values<T>(b, n % 2), maps.v, barrier, share);
 }
 
@@ -105,7 +112,6 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
         keys.token += (t->first + tiles) * SM90_KEYS;
         for (int j = 0; j < tiles; j++) {
             keys.token -= SM90_KEYS;
-            __syncwarp(b.schedule->page ? ~0u : 1u); /* a lane behind would miss a phase */
             const sm90_share share = sm90_share_of<T>(b, keys, end);
             sm90_send_keys<T>(b, maps, sent, share);
             if (waits)

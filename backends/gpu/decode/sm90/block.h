@@ -93,11 +93,19 @@ struct decode_raw {
     int32_t low, high;
 };
 
+/* Reads what an earlier launch may have written. A load of memory that is said to be constant moves
+ * ahead of the wait for that launch. */
+GPU_FN uint32_t decode_read(const void *from) {
+    uint32_t x;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
+
 GPU_FN decode_raw decode_read_index(const void *list, int wide, int64_t at) {
     const int32_t *word = (const int32_t *)list + (wide ? 2 * at : at);
     decode_raw x;
-    x.low = __ldg(word);
-    x.high = wide ? __ldg(word + 1) : 0;
+    x.low = (int32_t)decode_read(word);
+    x.high = wide ? (int32_t)decode_read(word + 1) : 0;
     return x;
 }
 

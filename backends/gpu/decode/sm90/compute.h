@@ -367,7 +367,7 @@ GPU_FN void decode_hand_over(const decode_block<ROWS> &b, int at, int warp, bool
         }
 }
 
-/* The first chunk that decode_attend_last takes: of new tokens, or of keys that not all rows see.
+/* The first chunk of which decode_attend puts new tokens in, or masks keys that not all rows see.
  */
 template <int ROWS> GPU_FN int decode_last_chunks(const decode_block<ROWS> &b, int n, int keys) {
     int first = max(decode_seen(b.call, keys, 0), 0);
@@ -425,6 +425,8 @@ GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, co
 #pragma unroll
                 for (int d = 4; d < 32; d *= 2)
                     rows.sum[t][h] += __shfl_xor_sync(~0u, rows.sum[t][h], d);
+        if (failed && lane == 0 && c->position_flag) /* a length, or a page that is not there */
+            *c->position_flag = 1;
         const int at = n % shape::BEHIND;
         if (n >= shape::BEHIND)
             sm90_wait(decode_address(&b.header->sums_free[at]),

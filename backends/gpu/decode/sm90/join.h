@@ -150,6 +150,7 @@ GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split 
     const unsigned joins = __ballot_sync(~0u, last) << first;
     if (!joins)
         return;
+    __syncwarp();
     decode_fence();
     if (last)
         *counter = DECODE_MARK;

@@ -35,7 +35,7 @@ GPU_FN int decode_nth(int helper, int e) {
 
 GPU_FN decode_words decode_read_words(const char *head) {
     const uint32_t *word = (const uint32_t *)(const void *)head + decode_lane();
-    return {__ldg(word), __ldg(word + 32)};
+    return {decode_read(word), decode_read(word + 32)};
 }
 
 GPU_FN void decode_write_words(char *head, decode_words x) {
