@@ -141,7 +141,9 @@ class Patch:
         forward.under = layer.__dict__.get("forward")
         layer.forward = forward
         self._forwards.append(forward)
-        self.report.append(f"{name}: norm, rotation, a static cache's write and attention in one call")
+        self.report.append(
+            f"{name}: norm, rotation, a static cache's write and attention in one call"
+        )
 
     def _replace(self, module: ModuleType, name: str) -> None:
         function = getattr(module, name)
