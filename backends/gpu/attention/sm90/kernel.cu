@@ -7,7 +7,7 @@
 enum { SM90_FEW = 72, SM90_MANY = 216 };
 
 /* Barriers wait for a copy's bytes, consumers, or one thread. */
-template <class T> GPU_FN void sm90_start(const sm90_block &b) {
+GPU_FN void sm90_start(const sm90_block &b) {
     for (int i = 0; i < 2; i++) {
         sm90_barrier_init(SM90_BARRIER(b, keys_full, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, keys_free, i), SM90_CONSUMERS);
@@ -36,7 +36,7 @@ template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_map
         else if (thread >= 64)
             n = sm90_help<T>(b, n, sent, cleaned);
         else if (thread == 32)
-            n = sm90_find<T>(b, n, careful);
+            n = sm90_find(b, n, careful);
         n++;
         if (careful || !sm90_ends_again(b))
             return;
@@ -52,10 +52,9 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
         const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, n);
         const int good =
             s.fails || gpu_attention_has_pages(&problem, &call, &s, gpu_keys_used(&problem, &s));
-        if (!__syncthreads_and(good) && threadIdx.x == 0)
-            failed[n] = 1;
-        else if (threadIdx.x == 0)
-            failed[n] = 0;
+        const int all = __syncthreads_and(good);
+        if (threadIdx.x == 0)
+            failed[n] = !all;
     }
 }
 
@@ -83,7 +82,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
         sm90_prefetch_map(&out);
     }
     if (threadIdx.x == 0)
-        sm90_start<T>(b);
+        sm90_start(b);
     __syncthreads();
     if (group == 0) {
         sm90_registers_fewer<SM90_FEW>();

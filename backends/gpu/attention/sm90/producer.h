@@ -133,25 +133,25 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
 /* --- tiles --- */
 
 /* The next tile of a block; n: the next one's number. */
-template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
+GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
     while (n < b.schedule->tiles && t->head < 0) {
         t->number = n;
-        (void)sm90_tile_of<T>(b, n, t);
+        (void)sm90_tile_of(b, n, t);
         n = sm90_next_number(*b.schedule, n);
     }
 }
 
 /* The n-th of those that are computed again. */
-template <class T> GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
+GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
     if (n < (int32_t)b.header->again_count)
-        (void)sm90_tile_of<T>(b, b.header->again[n++], t);
+        (void)sm90_tile_of(b, b.header->again[n++], t);
 }
 
 /* All tiles of a block from tile `n` on, each while the one before it is multiplied. The number of
  * the tile that ends them. */
-template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
+GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
     const volatile uint32_t *again = &b.header->again_count;
     for (int32_t next = careful ? 0 : (int32_t)blockIdx.x;; n++) {
         sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
@@ -159,9 +159,9 @@ template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful)
         sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
         t->careful = careful || *again >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
         if (careful)
-            sm90_take_again<T>(b, next, t);
+            sm90_take_again(b, next, t);
         else
-            sm90_take<T>(b, next, t);
+            sm90_take(b, next, t);
         sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
         if (t->head < 0)
             return n;

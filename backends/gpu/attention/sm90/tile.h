@@ -120,7 +120,7 @@ GPU_FN int sm90_page(const sm90_block &b, int sequence, int key) {
 /* --- order --- */
 
 /* Tiles of a packed sequence begin here: sequences together have at most `each`. */
-template <class T> GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
+GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
     const rope_position_map *map = &b.call->rope.position;
     const int64_t begin = rope_index_at(map, map->cu_seqlens, sequence),
                   first = begin < 0             ? 0
@@ -131,17 +131,16 @@ template <class T> GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t
 
 /* Sequence and place of tile n of those that are packed, the last place first. Below 0: n is behind
  * all, as where the last sequence ends ahead of its row. */
-template <class T>
 GPU_FN int64_t sm90_packed_place(const sm90_block &b, int64_t n, int64_t *place) {
     int64_t low = 0, high = rope_attention_sequences(b.call);
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
-        if (sm90_packed_start<T>(b, middle) <= n)
+        if (sm90_packed_start(b, middle) <= n)
             low = middle;
         else
             high = middle;
     }
-    *place = sm90_packed_start<T>(b, low + 1) - 1 - n;
+    *place = sm90_packed_start(b, low + 1) - 1 - n;
     return low;
 }
 
@@ -209,7 +208,7 @@ GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
 }
 
 /* Fills tile n; 0 where there is nothing to do. */
-template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
+GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
     const sm90_schedule &order = *b.schedule;
     const int32_t per = order.group * order.each, chunk = n / per, within = n - chunk * per,
                   units = min(order.group, order.units - chunk * order.group),
@@ -217,7 +216,7 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_
                   row = unit / order.heads;
     int64_t sequence = row, place = order.each - 1 - step;
     if (order.tokens < 0 && b.call->rope.position.cu_seqlens)
-        sequence = sm90_packed_place<T>(b, step, &place);
+        sequence = sm90_packed_place(b, step, &place);
     if (place < 0)
         return 0;
     sm90_sequence s;
