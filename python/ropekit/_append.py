@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import torch
@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from typing_extensions import Unpack
 
-from ropekit._append_errors import ARGUMENTS, CACHES, WRITTEN, check_append, refuse_append
+from ropekit._append_errors import (
+    ARGUMENTS,
+    CACHES,
+    WRITTEN,
+    check_append,
+    refuse_append,
+    refuse_gradients,
+)
 from ropekit._cache import CacheLayout, pages, scales
 from ropekit._errors import whole
 from ropekit._fields import AppendFields, refuse_fields
@@ -69,23 +76,17 @@ for _name in ("append", "append_no_grad"):  # the second for a caller that count
     define(_name, _SCHEMA, _fake)
 
 
+def _named(arguments: Any) -> Iterable[tuple[str, Any]]:
+    return zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
+
+
 def _written(arguments: Any) -> dict[str, Tensor]:
-    given = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
-    return {name: x for name, x in given if x is not None and name in WRITTEN}
-
-
-def _check_grad(arguments: Any) -> None:
-    for name, x in zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False):
-        if isinstance(x, Tensor) and x.requires_grad:
-            raise RuntimeError(
-                f"{name} requires a gradient; allowed is a call within torch.no_grad(), or tensors "
-                "that do not"
-            )
+    return {name: x for name, x in _named(arguments) if x is not None and name in WRITTEN}
 
 
 def _counted(keyset: Any, *arguments: Any) -> None:
     if torch.is_grad_enabled():
-        _check_grad(arguments)
+        refuse_gradients(_named(arguments))
     written = _written(arguments)
     check_may_write(written)
     below = keyset & torch._C._after_ADInplaceOrView_keyset
@@ -295,7 +296,7 @@ def _call(arguments: Any, results: Any) -> None:
             _OPERATOR(*arguments)
             return
         if torch.is_grad_enabled():
-            _check_grad(arguments)
+            refuse_gradients(_named(arguments))
         for x in written:
             if x.is_neg() or x.is_inference():
                 check_may_write(_written(arguments))

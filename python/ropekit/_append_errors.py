@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -127,3 +127,13 @@ def refuse_append(error: Exception, arguments: Any) -> NoReturn:
         return explain(text)
 
     refuse(error, given, offset, check_append, words)
+
+
+def refuse_gradients(given: Iterable[tuple[str, Any]]) -> None:
+    """Refuses tensors that require a gradient, which what writes to a cache does not have."""
+    for name, x in given:
+        if isinstance(x, Tensor) and x.requires_grad:
+            raise RuntimeError(
+                f"{name} requires a gradient; allowed is a call within torch.no_grad(), or tensors "
+                "that do not"
+            )

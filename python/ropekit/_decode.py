@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from ropekit import _sdpa
 from ropekit._append import settle
-from ropekit._append_errors import CACHES
+from ropekit._append_errors import CACHES, refuse_gradients
 from ropekit._attention import by_token, layout_for, masked, number
 from ropekit._cache import CacheLayout, pages, scales
 from ropekit._decode_errors import (
@@ -64,18 +64,9 @@ def _written(arguments: Any) -> dict[str, Tensor]:
     return {name: x for name, x in given_of(arguments).items() if name in WRITTEN}
 
 
-def _check_grad(arguments: Any) -> None:
-    for name, x in given_of(arguments).items():
-        if isinstance(x, Tensor) and x.requires_grad:
-            raise RuntimeError(
-                f"{name} requires a gradient; allowed is a call within torch.no_grad(), or tensors "
-                "that do not"
-            )
-
-
 def _counted(keyset: Any, *arguments: Any) -> Tensor:
     if torch.is_grad_enabled():
-        _check_grad(arguments)
+        refuse_gradients(given_of(arguments).items())
     written = _written(arguments)
     check_may_write(written)
     below = keyset & torch._C._after_ADInplaceOrView_keyset
@@ -266,7 +257,7 @@ def _call(arguments: Any, results: Any) -> Tensor:
         if is_compiling() or are_transforms_active():
             return _OPERATOR(*arguments)  # type: ignore[no-any-return]
         if torch.is_grad_enabled():
-            _check_grad(arguments)
+            refuse_gradients(given_of(arguments).items())
         for x in written:
             if x.is_neg() or x.is_inference():
                 check_may_write(_written(arguments))
