@@ -22,13 +22,26 @@ static void for_each_kernel(const backward_case *c, backward_check *check) {
 
 /* --- what is not seen --- */
 
-enum { DIM = 64, HEADS = 2, ROOM = 256 }; /* of which there are kernels of tiles */
+enum { HEADS = 2, ROOM = 256, WIDE = 128 };
+
+/* Elements of a head: 64 or WIDE, of which there are kernels of tiles. */
+static int64_t dim = 64;
+
+/* Kind i of heads: of WIDE elements of 16 bits, then of 64 in each dtype. 0 behind the last one. */
+static int next_kind(int *i, int32_t *dtype) {
+    static const int32_t dtypes[] = {ROPE_F16, ROPE_BF16, ROPE_F32, ROPE_F16, ROPE_BF16};
+    if (*i == sizeof dtypes / sizeof dtypes[0])
+        return 0;
+    dim = *i < 2 ? WIDE : 64;
+    *dtype = dtypes[(*i)++];
+    return 1;
+}
 
 /* `queries` queries of two heads that share one of `keys` keys, without a rotation. Elements are
  * random, lse is as if scores were near 0. */
 static void make(backward_case *c, int32_t dtype, int64_t queries, int64_t keys) {
-    const size_t size = (size_t)oracle_dtype_size(dtype), q = (size_t)queries * HEADS * DIM * size,
-                 k = (size_t)keys * DIM * size, rows = (size_t)queries * HEADS * 4;
+    const size_t size = (size_t)oracle_dtype_size(dtype), q = (size_t)queries * HEADS * dim * size,
+                 k = (size_t)keys * dim * size, rows = (size_t)queries * HEADS * 4;
     attention_case *f = &c->forward;
     memset(c, 0, sizeof *c);
     f->base.bytes = (ROOM + 4 * q + 4 * k + rows + 63) / 64 * 64;
@@ -36,7 +49,7 @@ static void make(backward_case *c, int32_t dtype, int64_t queries, int64_t keys)
     f->base.random = random_stream(7, queries);
     f->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
     f->desc.rope.dtype = dtype;
-    f->desc.rope.head_dim = DIM;
+    f->desc.rope.head_dim = (int32_t)dim;
     f->desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
     f->desc.sink_dtype = ROPE_F32;
     f->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
@@ -67,7 +80,7 @@ static void make(backward_case *c, int32_t dtype, int64_t queries, int64_t keys)
 /* Tokens first..last - 1 of a gradient are 0. */
 static void check_zeros(const backward_case *c, const unsigned char *result, int32_t gradient,
                         int64_t first, int64_t last) {
-    const int64_t row = gradient == GRADIENT_Q ? HEADS * DIM : DIM;
+    const int64_t row = gradient == GRADIENT_Q ? HEADS * dim : dim;
     size_t bytes;
     unsigned char *rows = backward_rows(c, result, gradient, 0, &bytes);
     for (int64_t i = first * row; i < last * row; i++) {
@@ -98,7 +111,7 @@ static void check_equal_scores(const backward_case *c, const char *kernel, unsig
     for (int32_t g = GRADIENT_Q; g <= GRADIENT_K; g++) {
         unsigned char *rows = backward_rows(c, result, g, 0, &bytes);
         for (int64_t i = 0; i < (int64_t)bytes / oracle_dtype_size(dtype); i++)
-            CHECK(fabs(oracle_load(dtype, rows, i)) <= eps * DIM, "element %lld of d%c is %g",
+            CHECK(fabs(oracle_load(dtype, rows, i)) <= eps * dim, "element %lld of d%c is %g",
                   (long long)i, "qk"[g], oracle_load(dtype, rows, i));
         free(rows);
     }
@@ -106,8 +119,8 @@ static void check_equal_scores(const backward_case *c, const char *kernel, unsig
     double sum = 0;
     for (int64_t i = n - 1; i >= 0; i--) {
         sum += (double)HEADS / (double)(i + 1); /* dout is 1 */
-        for (int64_t e = 0; e < DIM; e++) {
-            const double x = oracle_load(dtype, rows, i * DIM + e);
+        for (int64_t e = 0; e < dim; e++) {
+            const double x = oracle_load(dtype, rows, i * dim + e);
             CHECK(fabs(x - sum) <= 3 * eps * sum, "dv of token %lld is %.9g, not %.9g",
                   (long long)i, x, sum);
         }
@@ -117,17 +130,18 @@ static void check_equal_scores(const backward_case *c, const char *kernel, unsig
 
 TEST(attention_backward_values, equal_scores) {
     enum { TOKENS = 70 };
-    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+    int32_t dtype;
+    for (int kind = 0; next_kind(&kind, &dtype);) {
         backward_case c;
         make(&c, dtype, TOKENS, TOKENS);
         rope_attention_args *a = &c.forward.args;
         c.forward.desc.sink_dtype = 0;
         a->sinks = c.args.dsinks = NULL;
-        for (int64_t i = 0; i < TOKENS * HEADS * DIM; i++) {
+        for (int64_t i = 0; i < TOKENS * HEADS * dim; i++) {
             oracle_store(dtype, (void *)(uintptr_t)c.args.dout, i, 1);
             oracle_store(dtype, a->out.data, i, 0.5);
         }
-        for (int64_t i = 0; i < TOKENS * DIM; i++) {
+        for (int64_t i = 0; i < TOKENS * dim; i++) {
             oracle_store(dtype, (void *)(uintptr_t)a->rope.k.in, i, 0);
             oracle_store(dtype, (void *)(uintptr_t)a->v.in, i, 0.5);
         }
@@ -144,16 +158,16 @@ TEST(attention_backward_values, equal_scores) {
 /* --- a key that rows see nearly alone --- */
 
 enum { ALONE = 40 };
-static double alone_dq[ALONE * HEADS * DIM], alone_dk[ALONE * DIM];
+static double alone_dq[ALONE * HEADS * WIDE], alone_dk[ALONE * WIDE];
 
 static double alone_at(const backward_case *c, const void *tensor, int64_t head, int64_t e) {
-    return oracle_load(c->forward.desc.rope.dtype, tensor, head * DIM + e);
+    return oracle_load(c->forward.desc.rope.dtype, tensor, head * dim + e);
 }
 
 static double alone_product(const backward_case *c, const void *a, int64_t head, const void *b,
                             int64_t key) {
     double sum = 0;
-    for (int64_t e = 0; e < DIM; e++)
+    for (int64_t e = 0; e < dim; e++)
         sum += alone_at(c, a, head, e) * alone_at(c, b, key, e);
     return sum;
 }
@@ -162,26 +176,26 @@ static double alone_product(const backward_case *c, const void *a, int64_t head,
 static void add_alone_row(const backward_case *c, int64_t row) {
     const rope_attention_args *a = &c->forward.args;
     const int64_t seen = row / HEADS + 1;
-    const double scale = 1 / sqrt(DIM), sink = c->forward.desc.sink_dtype
-                                                   ? oracle_load(ROPE_F32, a->sinks, row % HEADS)
+    const double scale = 1 / sqrt((double)dim),
+                 sink = c->forward.desc.sink_dtype ? oracle_load(ROPE_F32, a->sinks, row % HEADS)
                                                    : -INFINITY;
     double p[ALONE], sum = exp(sink), delta = 0;
     for (int64_t k = 0; k < seen; k++)
         sum += p[k] = exp(scale * alone_product(c, a->rope.q.in, row, a->rope.k.in, k));
     a->lse[row] = (float)log(sum);
-    for (int64_t e = 0; e < DIM; e++) {
+    for (int64_t e = 0; e < dim; e++) {
         double out = 0;
         for (int64_t k = 0; k < seen; k++)
             out += p[k] / sum * alone_at(c, a->v.in, k, e);
-        oracle_store(c->forward.desc.rope.dtype, a->out.data, row * DIM + e, out);
+        oracle_store(c->forward.desc.rope.dtype, a->out.data, row * dim + e, out);
         delta += out * alone_at(c, c->args.dout, row, e);
     }
     for (int64_t k = 0; k < seen; k++) {
         const double dp = alone_product(c, c->args.dout, row, a->v.in, k),
                      ds = scale * p[k] / sum * (dp - delta);
-        for (int64_t e = 0; e < DIM; e++) {
-            alone_dq[row * DIM + e] += ds * alone_at(c, a->rope.k.in, k, e);
-            alone_dk[k * DIM + e] += ds * alone_at(c, a->rope.q.in, row, e);
+        for (int64_t e = 0; e < dim; e++) {
+            alone_dq[row * dim + e] += ds * alone_at(c, a->rope.k.in, k, e);
+            alone_dk[k * dim + e] += ds * alone_at(c, a->rope.q.in, row, e);
         }
     }
 }
@@ -202,8 +216,8 @@ static void check_near(const backward_case *c, const unsigned char *result, int3
 
 static void check_alone(const backward_case *c, const char *kernel, unsigned char *result) {
     (void)kernel;
-    check_near(c, result, GRADIENT_Q, alone_dq, ALONE * HEADS * DIM);
-    check_near(c, result, GRADIENT_K, alone_dk, ALONE * DIM);
+    check_near(c, result, GRADIENT_Q, alone_dq, ALONE * HEADS * dim);
+    check_near(c, result, GRADIENT_K, alone_dk, ALONE * dim);
 }
 
 /* Rows give key 0 all but 1e-2, 1e-4 and 1e-6 of their weight, where the rounding of out to 16 bits
@@ -226,9 +240,9 @@ TEST(attention_backward_values, a_key_that_rows_see_nearly_alone) {
             a->sinks = c.args.dsinks = NULL;
         }
         for (int64_t h = 0; h < ALONE * HEADS; h++)
-            oracle_store(c.forward.desc.rope.dtype, (void *)(uintptr_t)a->rope.q.in, h * DIM, size);
+            oracle_store(c.forward.desc.rope.dtype, (void *)(uintptr_t)a->rope.q.in, h * dim, size);
         for (int64_t k = 0; k < ALONE; k++)
-            oracle_store(c.forward.desc.rope.dtype, (void *)(uintptr_t)a->rope.k.in, k * DIM,
+            oracle_store(c.forward.desc.rope.dtype, (void *)(uintptr_t)a->rope.k.in, k * dim,
                          k ? 0 : size);
         for (int64_t row = 0; row < ALONE * HEADS; row++)
             add_alone_row(&c, row);
@@ -251,10 +265,11 @@ static void check_nothing(const backward_case *c, const char *kernel, unsigned c
 
 /* Rows that see no key have an lse of -infinity and a dout that is no number. */
 TEST(attention_backward_values, rows_that_see_no_key) {
-    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+    int32_t dtype;
+    for (int kind = 0; next_kind(&kind, &dtype);) {
         backward_case c;
         make(&c, dtype, 5, 2);
-        for (int64_t i = 0; i < 3 * HEADS * DIM; i++)
+        for (int64_t i = 0; i < 3 * HEADS * dim; i++)
             oracle_store(dtype, (void *)(uintptr_t)c.args.dout, i, i % 2 ? NAN : INFINITY);
         for (int64_t i = 0; i < 3 * HEADS; i++)
             c.forward.args.lse[i] = -INFINITY;
@@ -299,11 +314,12 @@ static void check_window(const backward_case *c, const char *kernel, unsigned ch
 
 TEST(attention_backward_values, keys_that_no_query_sees) {
     device_not_provided("a backward of fewer queries than keys is declined");
-    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+    int32_t dtype;
+    for (int kind = 0; next_kind(&kind, &dtype);) {
         backward_case c;
         make(&c, dtype, 3, 9);
         c.forward.desc.window = 3;
-        for (int64_t i = 0; i < 4 * DIM; i++)
+        for (int64_t i = 0; i < 4 * dim; i++)
             oracle_store(dtype, (void *)(uintptr_t)c.forward.args.rope.k.in, i, NAN);
         for_each_kernel(&c, check_window);
         attention_free(&c.forward);
@@ -318,8 +334,8 @@ static void check_sinks(const backward_case *c, const char *kernel, unsigned cha
     memcpy(sinks, result + 128, sizeof sinks);
     for (int64_t h = 0; h < HEADS; h++) {
         double sum = 0;
-        for (int64_t i = 0; i < 4 * DIM; i++) {
-            const int64_t at = (i / DIM * HEADS + h) * DIM + i % DIM;
+        for (int64_t i = 0; i < 4 * dim; i++) {
+            const int64_t at = (i / dim * HEADS + h) * dim + i % dim;
             sum -= exp(-4.0) * oracle_load(dtype, c->args.dout, at) *
                    oracle_load(dtype, c->forward.args.out.data, at);
         }
@@ -344,7 +360,7 @@ TEST(attention_backward_values, sinks_of_queries_without_a_position) {
         a->rope.sin = c.args.dv.data;
         a->rope.table_rows = 4;
         c.args.dq.data = c.args.dk.data = c.args.dv.data = NULL;
-        for (int64_t i = 4 * HEADS * DIM; i < 5 * HEADS * DIM; i++)
+        for (int64_t i = 4 * HEADS * dim; i < 5 * HEADS * dim; i++)
             oracle_store(dtype, a->out.data, i, NAN);
         a->lse[4 * HEADS] = a->lse[4 * HEADS + 1] = NAN;
         for_each_kernel(&c, check_sinks);
@@ -359,7 +375,7 @@ static void check_bits(const backward_case *c, const unsigned char *result,
     unsigned char *a = backward_rows(c, result, gradient, 0, &bytes),
                   *b = backward_rows(c, expected, gradient, 0, &bytes);
     const int64_t row =
-        (gradient == GRADIENT_Q ? HEADS : 1) * DIM * oracle_dtype_size(c->forward.desc.rope.dtype);
+        (gradient == GRADIENT_Q ? HEADS : 1) * dim * oracle_dtype_size(c->forward.desc.rope.dtype);
     for (int64_t i = first; i < last; i++)
         CHECK(memcmp(a + i * row, b + i * row, (size_t)row) == 0,
               "d%c of token %lld changes with what it does not see", "qkv"[gradient], (long long)i);
@@ -386,7 +402,7 @@ static void check_leak(const backward_case *c, const char *kernel, unsigned char
     memcpy(arena, c->forward.base.arena, bytes);
     for (int i = 0; i < 2; i++) {
         const int kind = leaks.turn ? 1 + i : 3 * i;
-        const int64_t row = (leaks.of_queries ? HEADS : 1) * DIM;
+        const int64_t row = (leaks.of_queries ? HEADS : 1) * dim;
         const void *of_q = kind % 2 ? c->args.dout : c->forward.args.rope.q.in,
                    *of_k = kind % 2 ? c->forward.args.v.in : c->forward.args.rope.k.in,
                    *tensor = leaks.of_queries ? of_q : of_k;
@@ -413,13 +429,14 @@ TEST(attention_backward_values, what_is_not_seen_does_not_leak) {
         {.first = 0, .last = N - M - 8, .q_last = M, .k_first = N - M - 8, .k_last = N},
         {1, 50, M, .q_last = 50, .k_last = N - M + 50 - 8},
     };
-    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
-        for (int i = 0; i < LEAKS; i++) {
+    int32_t dtype;
+    for (int kind = 0; next_kind(&kind, &dtype);)
+        for (int j = 0; j < LEAKS; j++) {
             backward_case c;
             make(&c, dtype, M, N);
-            c.forward.desc.window = i < 2 ? 0 : 9;
-            leaks = list[i];
-            leaks.turn = (dtype ^ i ^ i >> 1) & 1;
+            c.forward.desc.window = j < 2 ? 0 : 9;
+            leaks = list[j];
+            leaks.turn = (dtype ^ j ^ j >> 1 ^ (dim == WIDE)) & 1;
             for_each_kernel(&c, check_leak);
             attention_free(&c.forward);
         }
@@ -429,8 +446,8 @@ TEST(attention_backward_values, what_is_not_seen_does_not_leak) {
 static void check_broadcast(const backward_case *c, const char *kernel, unsigned char *result) {
     backward_case other = *c;
     unsigned char *again = malloc(c->forward.base.bytes);
-    const int64_t dout[4] = {0, 0, DIM, 1};
-    const size_t row = (size_t)(HEADS * DIM * oracle_dtype_size(c->forward.desc.rope.dtype));
+    const int64_t dout[4] = {0, 0, dim, 1};
+    const size_t row = (size_t)(HEADS * dim * oracle_dtype_size(c->forward.desc.rope.dtype));
     (void)kernel;
     for (int64_t i = 1; i < c->forward.args.rope.tokens; i++)
         CHECK(memcmp((const char *)c->args.dout + (size_t)i * row, c->args.dout, row) == 0, "rows");
@@ -444,8 +461,8 @@ TEST(attention_backward_values, dout_of_stride_0) {
     device_not_provided("strides of 0 are declined");
     backward_case c;
     make(&c, ROPE_F32, 20, 30);
-    for (size_t i = HEADS * DIM; i < 20 * HEADS * DIM; i++)
-        ((float *)(uintptr_t)c.args.dout)[i] = ((const float *)c.args.dout)[i % (HEADS * DIM)];
+    for (int64_t i = HEADS * dim; i < 20 * HEADS * dim; i++)
+        ((float *)(uintptr_t)c.args.dout)[i] = ((const float *)c.args.dout)[i % (HEADS * dim)];
     for_each_kernel(&c, check_broadcast);
     attention_free(&c.forward);
 }

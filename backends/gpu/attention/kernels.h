@@ -139,7 +139,7 @@ typedef struct gpu_decode_call {
  * Kernels of one dtype, each a kernel function's host symbol or NULL. All read a call whose q.out
  * and k.out, where they are not NULL, hold what rotates already, and take (rope_attention_problem,
  * rope_attention_call, int32_t *failed): failed, or NULL, has an entry of each sequence, 1 where a
- * key of it has no position. Grid x strides over tiles of sequences.
+ * key of it has no position, -1 where it is left out. Grid x strides over tiles of sequences.
  *   check: grid x over sequences; fills failed
  *   rotate[0], [1]: queries and keys to their out; grid y strides over heads; dynamic shared memory
  *     holds GPU_ATTENTION_TOKENS heads in fp32

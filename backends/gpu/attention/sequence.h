@@ -165,13 +165,13 @@ GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_atten
     __syncthreads();
     if (!tile->found)
         return false;
-    const bool in_range = !tile->s.fails && !(failed && gpu_global(failed)[tile->s.index]);
-    if (!in_range ||
+    const int32_t fails = failed ? gpu_global(failed)[tile->s.index] : 0;
+    if (tile->s.fails || fails ||
         (gpu_reread(p)->cache && !gpu_attention_has_pages(gpu_reread(p), gpu_reread(call), &tile->s,
                                                           gpu_keys_used(gpu_reread(p), &tile->s))))
         tile->valid = 0;
     __syncthreads();
-    if (!tile->valid && threadIdx.x == 0)
+    if (!tile->valid && fails >= 0 && threadIdx.x == 0)
         gpu_attention_flag(gpu_reread(call));
     return true;
 }

@@ -216,10 +216,10 @@ GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
     __syncthreads();
 }
 
-/* Writes heads to where they go, 16 bytes at a time. */
+/* Writes heads to where they go, 16 bytes at a time. again: elements that are finite stay. */
 template <int DTYPE, int THREADS>
-GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int64_t *to,
-                                       void *data) {
+GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int64_t *to, void *data,
+                                       bool again) {
     enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
     const int units = w.dim / V;
     for (int e = gpu_backward_thread<THREADS>(); e < w.count * units; e += THREADS) {
@@ -230,22 +230,30 @@ GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int6
 #pragma unroll
         for (int k = 0; k < V; k += 4)
             gpu_read_numbers<4>(w.x + n * w.stride + i + k, x + k);
-        gpu_store<DTYPE, V>((char *)data + (to[n] + i) * SIZE, gpu_pack<DTYPE, V>(x));
+        char *out = (char *)data + (to[n] + i) * SIZE;
+        if (again) {
+            float y[V];
+            gpu_unpack<DTYPE, V>(gpu_load<DTYPE, V>(out), y);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                x[k] = gpu_is_finite(y[k]) ? y[k] : x[k];
+        }
+        gpu_store<DTYPE, V>(out, gpu_pack<DTYPE, V>(x));
     }
 }
 
 /* Writes heads to where they go, rotated back. rope: the call of tensor TENSOR's tokens; moves:
- * whether 16 bytes can be written at a time. */
+ * whether 16 bytes can be written at a time; again: elements that are finite stay, none rotates. */
 template <int DTYPE, int TENSOR, int THREADS>
 GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call *rope,
                                const gpu_backward_waiting &w, const int64_t *to, void *data,
-                               int64_t step, bool moves) {
+                               int64_t step, bool moves, bool again) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const rope_problem *r = gpu_reread(&p->rope);
     if (moves && (!w.rotates || r->pairing_in == r->pairing_out)) {
         if (w.rotates)
             gpu_backward_rotate<DTYPE, TENSOR, THREADS>(r, rope, w);
-        gpu_backward_store_vectors<DTYPE, THREADS>(w, to, data);
+        gpu_backward_store_vectors<DTYPE, THREADS>(w, to, data, again);
         return;
     }
     const int pairs = w.rotates ? r->pairs : 0, units = w.dim - pairs,
@@ -257,7 +265,7 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
         bits *out = (bits *)data + to[n];
         if (i >= 0) { /* an element outside the window */
             const int at = pairs == 0 || i < from ? i : i + 2 * pairs;
-            if (at < w.used)
+            if (at < w.used && !(again && gpu_is_finite(gpu_widen<DTYPE>(out[at * step]))))
                 out[at * step] = gpu_narrow<DTYPE>(w.x[n * w.stride + at]);
             continue;
         }
@@ -293,7 +301,8 @@ GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_t
     const int32_t moves = !KEYS ? GPU_BACKWARD_DQ : which ? GPU_BACKWARD_DV : GPU_BACKWARD_DK;
     if (data)
         gpu_backward_store<DTYPE, KEYS, THREADS>(p, KEYS ? t.keys : &c->forward.rope, w, to, data,
-                                                 step, gpu_reread(fits) & moves);
+                                                 step, gpu_reread(fits) & moves,
+                                                 gpu_reread(fits) & GPU_BACKWARD_AGAIN);
     __syncthreads();
 }
 

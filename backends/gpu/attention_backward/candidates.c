@@ -1,5 +1,6 @@
 /* The operation "attention_backward": its candidates, what they bind and how they run. */
 #include "backends/gpu/attention_backward/launch.h"
+#include "backends/gpu/attention_backward/sm90.h"
 #include "backends/gpu/candidate_lists.h"
 #include "backends/gpu/device.h"
 #include "common/math/attention.h"
@@ -12,11 +13,11 @@ static const gpu_backward_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_backward_bf16;
 }
 
-static const char fused[] = "fused", tiles[] = "tiles";
+static const char sm90[] = "sm90", fused[] = "fused", tiles[] = "tiles";
 
 /* Bytes of shared memory, beside those that gpu_tile_memory() leaves a block. */
 static int32_t shared_of(const rope_candidate *self, int32_t dim) {
-    return self->data == fused ? gpu_backward_fused_shared(dim) + GPU_FUSED_BESIDE
+    return self->data != tiles ? gpu_backward_fused_shared(dim) + GPU_FUSED_BESIDE
                                : gpu_backward_tiles_shared(dim);
 }
 
@@ -38,7 +39,7 @@ static const char *decline(const rope_candidate *self, const rope_attention_prob
                            int32_t *which) {
     const char *declined = gpu_tiles_decline(p, which);
     const int fills = p->head_dim == gpu_tile_dim(*which) && p->v_head_dim == p->head_dim;
-    return !declined && self->data == fused && !fills
+    return !declined && self->data != tiles && !fills
                ? "declined: head_dim and v_head_dim are not both 64 or 128"
                : declined;
 }
@@ -50,6 +51,10 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
         return gpu_kernel_probe(gpu_attention_backward_f32.delta, device, reason);
     if (!self->data)
         return ROPE_OK;
+    if (self->data == sm90 && !gpu_backward_sm90_takes(problem, device)) {
+        snprintf(reason, ROPE_REASON_SIZE, "%s", GPU_BACKWARD_SM90_DECLINED);
+        return ROPE_DECLINED;
+    }
     const char *declined = decline(self, problem, &which);
     const rope_status status =
         gpu_tiles_query(problem, declined, shared_of(self, gpu_tile_dim(which)), device, reason);
@@ -57,7 +62,7 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
         return status;
     const gpu_backward_kernels *kernels = kernels_of(((const rope_problem *)problem)->dtype);
     if (kernels->tiles[0][which] &&
-        (self->data != fused || has_code(kernels->fused[which], device)))
+        (self->data == tiles || has_code(kernels->fused[which], device)))
         return ROPE_OK;
     snprintf(reason, ROPE_REASON_SIZE, "declined: no kernel of this backend holds its sums");
     return ROPE_DECLINED;
@@ -92,7 +97,8 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     if (error == gpuSuccess && problem->rotates[0])
         error = gpu_rope_bind(&state->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
     state->transpose.problem = state->transposed.rope;
-    state->fused = self->data == fused;
+    state->fused = self->data && self->data != tiles; /* takes what sm90 does not */
+    state->sm90 = self->data == sm90;
     if (self->data)
         (void)gpu_tiles_decline(problem, &state->forward.tiles);
     if (error == gpuSuccess)
@@ -100,6 +106,8 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
                                  sizeof *state->kernels / sizeof(void *), &early);
     if (error == gpuSuccess)
         error = allow_shared(state);
+    if (error == gpuSuccess && state->sm90)
+        error = gpu_backward_sm90_load(problem->rope.dtype);
     if (error == gpuSuccess)
         state->forward.starts_early &= early;
     state->forward.on.early &= state->forward.starts_early;
@@ -159,7 +167,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
-/* takes: fused, tiles or NULL. */
+/* takes: sm90, fused, tiles or NULL. */
 #define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention_backward", .version = ROPE_ATTENTION_BACKWARD_VERSION,             \
@@ -167,8 +175,11 @@ static rope_status run(const void *problem, const void *kernel, const void *call
         .workspace = gpu_backward_workspace, .run = run, .release = gpu_release                    \
     }
 
-static const rope_candidate candidates[] = {CANDIDATE(fused, fused), CANDIDATE(tiles, tiles),
-                                            CANDIDATE("generic", NULL)};
+static const rope_candidate candidates[] = {
+#ifdef ROPEKIT_SM90
+    CANDIDATE(sm90, sm90),
+#endif
+    CANDIDATE(fused, fused), CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_backward_candidates = {
     sizeof(rope_candidate), candidates, sizeof candidates / sizeof candidates[0]};

@@ -45,7 +45,8 @@ enum {
     GPU_BACKWARD_DQ = 16,
     GPU_BACKWARD_DK = 32,
     GPU_BACKWARD_DV = 64,
-    GPU_BACKWARD_OUT = 128
+    GPU_BACKWARD_OUT = 128,
+    GPU_BACKWARD_AGAIN = 256 /* elements of gradients that are finite stay as they are */
 };
 
 /* fp32 sums of dq: [key head, tile of rows, 8192], in the order of what threads have, NULL where

@@ -2,6 +2,8 @@
 #include "backends/gpu/attention_backward/launch.h"
 
 #include "backends/gpu/attention/prologue.h"
+#include "backends/gpu/attention_backward/sm90.h"
+#include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
 typedef struct launches {
@@ -15,6 +17,7 @@ typedef struct launches {
     float *delta;
     gpu_backward_dq_sums sums;
     int32_t fits;
+    int32_t again; /* few sequences, if any, are not left out */
 } launches;
 
 static void contiguous(int64_t stride[4], int64_t tokens, int64_t heads, int64_t head_dim) {
@@ -144,10 +147,14 @@ static gpuError_t start(launches *l, const void *kernel, int which, int64_t own,
     const int64_t group = f->rope.tensor[0].heads / f->k.heads;
     const int packed = (which ? f->k_position.cu_seqlens : f->rope.position.cu_seqlens) != NULL;
     void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta, &l->keys, &l->fits};
-    return gpu_attention_start(&l->ahead, kernel,
-                               gpu_tiles_of(rope_attention_sequences(f), packed,
-                                            which ? f->k_tokens : f->rope.tokens * group, own),
-                               f->k.heads * parts, (size_t)shared, arguments);
+    int64_t x = gpu_tiles_of(rope_attention_sequences(f), packed,
+                             which ? f->k_tokens : f->rope.tokens * group, own),
+            y = f->k.heads * parts;
+    if (l->again) {
+        x = gpu_at_most(x, 2 * l->state->forward.on.multiprocessors);
+        y = 1;
+    }
+    return gpu_attention_start(&l->ahead, kernel, x, y, (size_t)shared, arguments);
 }
 
 static gpuError_t gradient(launches *l, int which) {
@@ -165,6 +172,43 @@ static gpuError_t gradient(launches *l, int which) {
 static gpuError_t gradients(launches *l) {
     const gpuError_t error = l->call.dk || l->call.dv ? gradient(l, GPU_BACKWARD_KEYS) : gpuSuccess;
     return error == gpuSuccess && l->call.dq ? gradient(l, GPU_BACKWARD_ROWS) : error;
+}
+
+/* Whether kernels of sm90/ take the call, which rotate nothing: whichever gradients are wanted. */
+static int takes_sm90(const launches *l) {
+    if (!l->state->sm90 || l->ahead.failed || !(l->call.dq || l->call.dk || l->call.dv) ||
+        !gpu_backward_sm90_fits(&l->call))
+        return 0;
+    for (int tensor = 0; tensor < 2; tensor++)
+        if (l->state->transposed.rotates[tensor] && !rotates_behind(l, tensor))
+            return 0;
+    return 1;
+}
+
+/* Launches those kernels, then those of tiles for gradients that are not finite. */
+static gpuError_t gradients_by_sm90(launches *l, const gpu_backward_layout *layout,
+                                    char *workspace) {
+    (void)gpu_next_early(&l->ahead);
+    const gpu_backward_sm90_call call = {.problem = &l->problem,
+                                         .call = &l->call,
+                                         .counters = workspace + layout->counters,
+                                         .list = {(int32_t *)(void *)(workspace + layout->list[0]),
+                                                  (int32_t *)(void *)(workspace + layout->list[1])},
+                                         .stats = (float *)(void *)(workspace + layout->stats),
+                                         .delta = l->delta,
+                                         .multiprocessors = l->state->forward.on.multiprocessors,
+                                         .follows_early = l->ahead.early,
+                                         .stream = l->ahead.stream};
+    gpuError_t error = gpu_backward_sm90_launch(&call);
+    l->again = 1;
+    l->fits |= GPU_BACKWARD_AGAIN;
+    for (int which = 0; which < 2 && error == gpuSuccess; which++) {
+        l->ahead.failed = gpu_backward_sm90_again(&call, which);
+        if (which ? l->call.dk || l->call.dv : l->call.dq != NULL)
+            error = gradient(l, which);
+    }
+    l->ahead.failed = NULL;
+    return error;
 }
 
 /* Launches the kernels of five products. */
@@ -223,12 +267,14 @@ gpuError_t gpu_backward_launch(const gpu_backward_state *state,
     l.call.forward = l.ahead.call;
     l.fits = fits_of(&state->transposed, &l.call);
     find_behind(&l);
-    const int fused = find_sums(&l, layout, workspace);
-    if (error == gpuSuccess)
+    const int sm90 = takes_sm90(&l), fused = find_sums(&l, layout, workspace);
+    if (error == gpuSuccess && !sm90)
         error = sums(&l, state->kernels->delta, rows ? (rows + each - 1) / each : 1,
                      fused ? call->forward.k.heads * l.sums.tiles + 1 : 0);
     if (error == gpuSuccess)
-        error = fused ? gradients_at_once(&l) : gradients(&l);
+        error = sm90    ? gradients_by_sm90(&l, layout, workspace)
+                : fused ? gradients_at_once(&l)
+                        : gradients(&l);
     if (error == gpuSuccess)
         error = rotate_behind(&l);
     if (error == gpuSuccess && call->dsinks)

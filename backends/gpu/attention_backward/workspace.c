@@ -1,5 +1,6 @@
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/attention_backward/launch.h"
+#include "backends/gpu/attention_backward/sm90.h"
 
 /* Which of q and k are rotated here. */
 typedef struct rotated {
@@ -26,7 +27,7 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
     const rope_attention_problem *p = &state->forward.problem;
     const int64_t tiles = tiles_of(state, s),
                   turns = tiles < INT64_MAX ? tiles + state->fused : tiles,
-                  sums = state->fused ? GPU_FUSED_SUMS : 0;
+                  sums = state->fused ? GPU_FUSED_SUMS : 0, sm90 = state->sm90 ? s->q_rows : 0;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     layout->bytes = 0;
     return gpu_workspace_add(
@@ -43,7 +44,19 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
            gpu_workspace_add((const int64_t[]){s->k_heads, tiles, sums, 1}, sizeof(float),
                              &layout->bytes, &layout->dq) &&
            gpu_workspace_add((const int64_t[]){s->k_heads, turns, 1, 1}, sizeof(int32_t),
-                             &layout->bytes, &layout->turns);
+                             &layout->bytes, &layout->turns) &&
+           gpu_workspace_add(
+               (const int64_t[]){sm90, GPU_BACKWARD_SM90_STATS(s->tokens), s->q_heads, 1},
+               sizeof(float), &layout->bytes, &layout->stats) &&
+           gpu_workspace_add(
+               (const int64_t[]){sm90 ? GPU_BACKWARD_SM90_COUNTERS / 8 + s->q_rows : 0, 1, 1, 1}, 8,
+               &layout->bytes, &layout->counters) &&
+           gpu_workspace_add(
+               (const int64_t[]){sm90, GPU_BACKWARD_SM90_LIST(s->tokens), s->q_heads, 1},
+               sizeof(int32_t), &layout->bytes, &layout->list[0]) &&
+           gpu_workspace_add(
+               (const int64_t[]){sm90, GPU_BACKWARD_SM90_LIST(s->k_tokens), s->k_heads, 1},
+               sizeof(int32_t), &layout->bytes, &layout->list[1]);
 }
 
 rope_status gpu_backward_workspace(const void *canonical, const void *kernel, const void *given,

@@ -9,6 +9,10 @@
 
 /* --- barriers --- */
 
+/* The address of a field of a block's header, 8 bytes an element. */
+#define SM90_BARRIER(b, name, i)                                                                   \
+    ((uint32_t)__cvta_generic_to_shared((b).header->name) + 8 * (uint32_t)(i))
+
 GPU_FN void sm90_barrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
                  : "memory");

@@ -86,9 +86,6 @@ struct sm90_maps {
     const CUtensorMap *q, *k, *v, *out;
 };
 
-#define SM90_BARRIER(b, name, i)                                                                   \
-    ((uint32_t)__cvta_generic_to_shared((b).header->name) + 8 * (uint32_t)(i))
-
 /* Tiles of queries, of keys and of values in shared memory. */
 template <class T> GPU_FN uint32_t sm90_queries(const sm90_block &b, int stage) {
     return b.memory + (uint32_t)stage * T::TILE_BYTES;

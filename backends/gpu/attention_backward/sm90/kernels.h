@@ -1,0 +1,75 @@
+/* The kernels of gradients for sm_90a as host code sees them: symbols, parameters, sizes. */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_KERNELS_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_KERNELS_H
+
+#include "backends/gpu/attention/sm90/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Tensors move in boxes of 64 rows or keys: two halves of a head, 64 times 128 bytes each. A block
+ * owns two boxes and walks over others, SM90_STAGES of them at a time. */
+enum {
+    SM90_BOX = 64,
+    SM90_BOX_BYTES = SM90_BOX * SM90_DIM * 2,
+    SM90_STAGES = 3,
+    SM90_BACKWARD_HEADER = 3072,
+    SM90_BACKWARD_SHARED = SM90_BACKWARD_HEADER + 14 * SM90_BOX_BYTES
+};
+
+/* Units that run side by side: so many in each of `groups`, then the rest. */
+typedef struct sm90_units {
+    int32_t units, groups;
+} sm90_units;
+
+/* Where a gradient goes; data NULL: it is not wanted. */
+typedef struct sm90_gradient {
+    void *data;
+    int64_t stride[4]; /* of [row, token, head, element] */
+    int32_t has_map;   /* else its elements are written one by one */
+} sm90_gradient;
+
+/* Which tile is next; and tiles whose gradients are not finite, which a second launch computes
+ * again without what is not finite of rows or keys that are not seen. Counters are -1 ahead of the
+ * first launch. */
+typedef struct sm90_backward_turns {
+    uint32_t *next; /* of the first launch, of the second one; tiles in the list */
+    int32_t *list;  /* room for two of each tile */
+    int32_t *rows;  /* by batch row: set to 0 where gradients are not finite the second time, too */
+} sm90_backward_turns;
+
+/* A call as blocks read it. Rows are [query, head] of 1 << pack heads that read one key head.
+ * Tiles of rows and of keys are taken in groups of units, each a batch row and some heads, the
+ * longest tiles of a group first. */
+typedef struct sm90_backward_schedule {
+    int32_t rows;             /* of the batch */
+    int32_t heads;            /* of keys */
+    int32_t shares;           /* heads of q that read a key head */
+    int32_t pack;             /* the power of 2 that is so many heads' rows side by side */
+    int32_t tokens, k_tokens; /* of all sequences */
+    sm90_units side[2];       /* of rows, of keys */
+    int32_t stats_step;       /* numbers between two rows of stats */
+    sm90_mask mask;
+    float unit;  /* what makes scores logits of base 2 */
+    float scale; /* of scores */
+    const float *lse;
+    int64_t lse_stride[3];
+    float *stats; /* [batch row, heads side by side, lse in base 2 or delta, row], negative */
+    float *delta; /* [batch row, query, head] */
+    sm90_gradient dq, dk, dv;
+    sm90_backward_turns turns[2]; /* of rows, of keys */
+} sm90_backward_schedule;
+
+/* Kernels of f16 and of bf16 that take (CUtensorMap, ..., sm90_backward_schedule), with
+ * SM90_BACKWARD_SHARED bytes of dynamic shared memory and SM90_THREADS threads:
+ *   rows: q, k, v, dout, out, dq; writes dq and stats
+ *   keys: q, k, v, dout, stats, dk, dv
+ * [0]: all tiles; [1]: those of the list, of finite numbers. */
+extern const void *const gpu_backward_sm90_rows_kernels[2][2];
+extern const void *const gpu_backward_sm90_keys_kernels[2][2];
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,267 @@
+/* Gradients of keys and values: a block owns 128 keys, 64 of each group that multiplies, and walks
+ * over the rows that see them. Scores are transposed, keys by rows, so that weights and their
+ * gradients stay in registers. */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_KEYS_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_KEYS_H
+
+#include "backends/gpu/attention_backward/sm90/tile.h"
+
+struct sm90_keys_maps {
+    const CUtensorMap *q, *k, *v, *dout, *stats, *dk, *dv;
+};
+
+/* Boxes of shared memory: k and v of two tiles, then q and dout of stages. Group c's half of k is
+ * box c, of v box 2 + c. */
+GPU_FN uint32_t sm90_own_keys(const sm90_backward_block &b, int n, int box) {
+    return sm90_box_at(b, (n & 1) * 4 + box);
+}
+GPU_FN uint32_t sm90_walked_rows(const sm90_backward_block &b, int stage, int box) {
+    return sm90_box_at(b, 8 + stage * 2 + box);
+}
+
+/* Finds the block's tile n, into its header. */
+template <int CAREFUL> GPU_FN void sm90_find_keys(const sm90_backward_block &b, int n) {
+    sm90_wait(SM90_BARRIER(b, own_free, n & 1), (uint32_t)(n >> 1 & 1) ^ 1);
+    sm90_keys_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[1]),
+                   &b.header->tile[n & 1]);
+}
+
+/* A warp has the copies of all tiles made. */
+template <int CAREFUL>
+GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps &maps) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const int leads = threadIdx.x == 0, heads = s.shares >> s.pack;
+    sm90_stage stage = {0, 1};
+    for (int n = 0;; n++) {
+        const uint32_t full = SM90_BARRIER(b, own_full, n & 1);
+        if (leads)
+            sm90_find_keys<CAREFUL>(b, n);
+        __syncwarp();
+        const sm90_backward_tile *t = &b.header->tile[n & 1];
+        const int head = sm90_uniform(t->head), row = sm90_uniform(t->row),
+                  first = sm90_uniform(t->first), begin = sm90_uniform(t->begin),
+                  boxes = (sm90_uniform(t->end) - begin) * heads;
+        if (head < 0) {
+            if (leads)
+                sm90_arrive(full);
+            return;
+        }
+        if (leads) {
+            sm90_expect(full, 4 * SM90_BOX_BYTES);
+            for (int c = 0; c < 2; c++) {
+                const sm90_box at = {head, first + SM90_BOX * c, row};
+                sm90_load(sm90_own_keys(b, n, c), maps.k, full, at);
+                sm90_load(sm90_own_keys(b, n, 2 + c), maps.v, full, at);
+            }
+        }
+        sm90_box at = {head * s.shares, begin * sm90_box_queries(s), row};
+        const int unit = row * s.heads * heads + head * heads;
+        for (int i = 0, h = 0; i < boxes; i++) {
+            const uint32_t barrier = SM90_BARRIER(b, full, stage.n);
+            sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
+            if (leads) {
+                sm90_expect(barrier, 2 * SM90_BOX_BYTES + sizeof b.header->stats[0]);
+                sm90_load(sm90_walked_rows(b, stage.n, 0), maps.q, barrier, at);
+                sm90_load(sm90_walked_rows(b, stage.n, 1), maps.dout, barrier, at);
+                sm90_load_stats(SM90_BARRIER(b, stats[stage.n], 0), maps.stats, barrier,
+                                at.token << s.pack, unit + h);
+            }
+            sm90_next_stage(stage);
+            at.head += 1 << s.pack;
+            if (++h == heads) {
+                h = 0;
+                at.head = head * s.shares;
+                at.token += SM90_BOX >> s.pack;
+            }
+        }
+    }
+}
+
+/* Where a group is. Boxes of rows are counted over all tiles of the block. */
+struct sm90_keys_place {
+    uint32_t keys, values; /* as products are told of them */
+    int key;               /* the thread's first one */
+    sm90_stage stage;
+    int walked, start, end; /* boxes of rows: the next one, those of these keys */
+    int whole, whole_end;   /* those between are seen by all keys */
+    int shift;              /* what makes it one of [queries, heads side by side] */
+    int last;               /* stage of the one before */
+    int met;                /* bits of the thread's keys: some row that sees them is not finite */
+};
+
+/* Columns of rows that see the thread's keys. */
+GPU_FN uint32_t sm90_rows_seen(const sm90_backward_schedule &s, const sm90_keys_place &at) {
+    const int base = (at.walked + at.shift) / (s.shares >> s.pack) * sm90_box_queries(s);
+    int2 columns[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int2 seen = sm90_queries_of(s, at.key + 8 * h);
+        columns[h] = make_int2((seen.x - base) << s.pack, (seen.y - base) << s.pack);
+    }
+    return sm90_seen_columns(columns);
+}
+
+/* From scores to weights. stats: of the thread's first column. */
+template <int DTYPE>
+GPU_FN void sm90_weights(float (&s)[32], uint32_t stats, float unit, int part, uint32_t seen,
+                         uint32_t (&weights)[16]) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[4 * j + i] =
+                sm90_exp2(fmaf(s[4 * j + i], unit, __uint_as_float(i & 1 ? two.y : two.x)));
+    }
+    if (part)
+        sm90_hide(s, seen);
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        weights[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);
+}
+
+/* From weights and their gradients to gradients of scores. */
+template <int DTYPE>
+GPU_FN void sm90_score_gradients(const float (&s)[32], float (&dp)[32], uint32_t stats, int part,
+                                 uint32_t seen, uint32_t (&gradients)[16]) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            dp[4 * j + i] = s[4 * j + i] * (dp[4 * j + i] + __uint_as_float(i & 1 ? two.y : two.x));
+    }
+    if (part)
+        sm90_hide(dp, seen);
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        gradients[i] = sm90_join<DTYPE>(dp[2 * i], dp[2 * i + 1]);
+}
+
+/* Adds a box of rows to dk and dv: the exponentials run beside the product of values and dout, and
+ * what follows beside the sums of dv. */
+template <int DTYPE, int CAREFUL>
+GPU_FN void sm90_keys_add(const sm90_backward_block &b, sm90_keys_place &at, float (&dk)[64],
+                          float (&dv)[64]) {
+    float s[32], dp[32];
+    uint32_t weights[16], gradients[16];
+    const int stage = sm90_uniform(at.stage.n), adds = at.walked != at.start,
+              part = CAREFUL || at.walked < at.whole || at.walked >= at.whole_end;
+    uint32_t seen = 0;
+    const uint32_t q = sm90_walked_rows(b, stage, 0), dout = sm90_walked_rows(b, stage, 1),
+                   stats = SM90_BARRIER(b, stats[stage], 0) + threadIdx.x % 4 * 8;
+    sm90_wait(SM90_BARRIER(b, full, stage), at.stage.parity);
+    if (CAREFUL)
+        at.met |= sm90_meets(sm90_rows_seen(*b.schedule, at), sm90_clean<DTYPE>(b, q, dout));
+    sm90_products_begin();
+    sm90_box_scores<DTYPE>(s, at.keys, sm90_box_matrix(q));
+    sm90_products_end();
+    sm90_box_scores<DTYPE>(dp, at.values, sm90_box_matrix(dout));
+    sm90_products_end();
+    sm90_products_wait<1>();
+    sm90_settle(s);
+    sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
+    if (part)
+        seen = sm90_rows_seen(*b.schedule, at);
+    sm90_weights<DTYPE>(s, stats, b.schedule->unit, part, seen, weights);
+    sm90_products_begin();
+    sm90_box_add<DTYPE>(dv, weights, sm90_box_values(dout), adds);
+    sm90_products_end();
+    sm90_products_wait<1>();
+    sm90_settle(dp);
+    sm90_score_gradients<DTYPE>(s, dp, stats + SM90_BOX * 4, part, seen, gradients);
+    sm90_products_begin();
+    sm90_box_add<DTYPE>(dk, gradients, sm90_box_values(q), adds);
+    sm90_products_end();
+    sm90_products_wait<1>(); /* weights' registers are free */
+    sm90_settle(dv);
+}
+
+/* Finds the boxes of rows of a tile; passes over those that see none of the group's keys. */
+template <int CAREFUL>
+GPU_FN void sm90_begin_keys(const sm90_backward_block &b, int n, int consumer,
+                            sm90_keys_place &at) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const sm90_backward_tile *t = &b.header->tile[n & 1];
+    const int thread = (int)threadIdx.x & 127, heads = s.shares >> s.pack,
+              queries = sm90_box_queries(s), first = t->first + consumer * SM90_BOX;
+    const int2 low = sm90_queries_of(s, first),
+               high = sm90_queries_of(s, min(first + SM90_BOX, s.k_tokens) - 1);
+    at.key = first + thread / 32 * 16 + thread % 32 / 4;
+    at.shift = sm90_uniform(t->begin * heads - at.walked);
+    at.start = CAREFUL
+                   ? at.walked
+                   : sm90_uniform(max(t->begin, min(low.x / queries, t->end)) * heads - at.shift);
+    at.met = 0;
+    at.end = sm90_uniform(t->end * heads - at.shift);
+    at.whole = sm90_uniform((high.x + queries - 1) / queries * heads - at.shift);
+    at.whole_end = sm90_uniform(low.y == s.tokens ? at.end : low.y / queries * heads - at.shift);
+    at.keys = (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_keys(b, n, consumer)));
+    at.values = (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_keys(b, n, 2 + consumer)));
+    for (; at.walked < at.start; at.walked++) {
+        sm90_wait(SM90_BARRIER(b, full, at.stage.n), at.stage.parity);
+        sm90_arrive_if(SM90_BARRIER(b, free, at.stage.n), thread == 0);
+        sm90_next_stage(at.stage);
+    }
+}
+
+/* Rounds and stores the gradients of the group's keys. */
+template <int DTYPE, int CAREFUL>
+GPU_FN void sm90_end_keys(const sm90_backward_block &b, const sm90_keys_maps &maps, int n,
+                          int consumer, const sm90_keys_place &at, const float (&dk)[64],
+                          const float (&dv)[64]) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const sm90_backward_tile *t = &b.header->tile[n & 1];
+    const int added = at.end > at.start, first = t->first + consumer * SM90_BOX,
+              leads = threadIdx.x % 128 == 0;
+    const uint32_t keys = sm90_own_keys(b, n, consumer), values = sm90_own_keys(b, n, 2 + consumer);
+    sm90_arrive_if(SM90_BARRIER(b, free, at.last), leads && added);
+    sm90_group_barrier(consumer);
+    const int bad = sm90_write_box<DTYPE>(keys, dk, s.scale, added) |
+                    sm90_write_box<DTYPE>(values, dv, 1.0f, added);
+    sm90_tell<CAREFUL>(s.turns[1], *t, &b.header->told[consumer], bad);
+    sm90_writes_known();
+    sm90_group_barrier(consumer);
+    const sm90_target to = {{t->head, first, t->row}, 0, s.k_tokens - first};
+    sm90_store_box(keys, s.dk, maps.dk, consumer, to);
+    sm90_store_box(values, s.dv, maps.dv, consumer, to);
+    if (leads) {
+        sm90_stores_read();
+        sm90_arrive(SM90_BARRIER(b, own_free, n & 1));
+    }
+}
+
+template <int DTYPE, int CAREFUL>
+GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps &maps,
+                              int consumer) {
+    sm90_keys_place at = {};
+    for (int n = 0;; n++) {
+        float dk[64], dv[64];
+        sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
+        if (sm90_uniform(b.header->tile[n & 1].head) < 0)
+            break;
+        sm90_begin_keys<CAREFUL>(b, n, consumer, at);
+#pragma unroll 1
+        for (; at.walked < at.end; at.walked++) {
+            sm90_keys_add<DTYPE, CAREFUL>(b, at, dk, dv);
+            at.last = at.stage.n;
+            sm90_next_stage(at.stage);
+        }
+        sm90_products_wait<0>();
+        sm90_settle(dk);
+        sm90_settle(dv);
+        if (CAREFUL) {
+            sm90_spoil(dk, at.met);
+            sm90_spoil(dv, at.met);
+        }
+        const int2 first = sm90_queries_of(*b.schedule, at.key),
+                   second = sm90_queries_of(*b.schedule, at.key + 8);
+        sm90_clear_unseen(dk, first, second);
+        sm90_clear_unseen(dv, first, second);
+        sm90_end_keys<DTYPE, CAREFUL>(b, maps, n, consumer, at, dk, dv);
+    }
+    if (threadIdx.x % 128 == 0)
+        sm90_stores_done();
+}
+
+#endif

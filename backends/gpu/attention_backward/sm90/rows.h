@@ -1,0 +1,317 @@
+/* Gradients of queries: a block owns 128 rows, 64 of each group that multiplies, whose q and dout
+ * stay in registers, and walks over the keys that they see. */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_ROWS_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_ROWS_H
+
+#include "backends/gpu/attention_backward/sm90/tile.h"
+
+struct sm90_rows_maps {
+    const CUtensorMap *q, *k, *v, *dout, *out, *dq;
+};
+
+/* Boxes of shared memory: of each group q, dout, out and dq, then k and v of stages. */
+enum { SM90_OWN_Q, SM90_OWN_DOUT, SM90_OWN_OUT, SM90_OWN_DQ, SM90_OWN };
+GPU_FN uint32_t sm90_own_rows(const sm90_backward_block &b, int consumer, int box) {
+    return sm90_box_at(b, consumer * SM90_OWN + box);
+}
+GPU_FN uint32_t sm90_walked_keys(const sm90_backward_block &b, int stage, int box) {
+    return sm90_box_at(b, 2 * SM90_OWN + stage * 2 + box);
+}
+
+/* Finds the block's tile n, into its header, when all that is owned was read of the last one. */
+template <int CAREFUL> GPU_FN void sm90_find_rows(const sm90_backward_block &b, int n) {
+    if (n > 0)
+        sm90_wait(SM90_BARRIER(b, own_free, 0), (uint32_t)(n - 1) & 1);
+    sm90_rows_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[0]),
+                   &b.header->tile[n & 1]);
+}
+
+/* Reads lse of the rows of a tile; -infinity where nothing is seen, or there is no row. */
+GPU_FN void sm90_read_lse(const sm90_backward_schedule &s, const sm90_backward_tile *t, int lane,
+                          float *minus) {
+    const float *from =
+        s.lse + t->row * s.lse_stride[0] + t->first * s.lse_stride[1] + t->head * s.lse_stride[2];
+    const int rows = (s.tokens - t->first) << s.pack;
+#pragma unroll 2
+    for (int row = lane; row < 128; row += 32) {
+        const float lse = row < rows ? from[(row >> s.pack) * s.lse_stride[1] +
+                                            (row & ((1 << s.pack) - 1)) * s.lse_stride[2]]
+                                     : -INFINITY;
+        minus[row] = lse == -INFINITY ? -INFINITY : -1.44269504f * lse;
+    }
+}
+
+/* A warp finds all tiles, and reads lse. */
+template <int CAREFUL> GPU_FN void sm90_find_all_rows(const sm90_backward_block &b) {
+    const int lane = (int)threadIdx.x % 32;
+    for (int n = 0;; n++) {
+        sm90_backward_tile *t = &b.header->tile[n & 1];
+        if (lane == 0) {
+            sm90_find_rows<CAREFUL>(b, n);
+            sm90_arrive(SM90_BARRIER(b, known, n & 1));
+        }
+        __syncwarp();
+        if (t->head >= 0)
+            sm90_read_lse(*b.schedule, t, lane, b.header->minus_lse[n & 1]);
+        __syncwarp();
+        if (lane == 0)
+            sm90_arrive(SM90_BARRIER(b, own_full, n & 1));
+        if (t->head < 0)
+            return;
+    }
+}
+
+/* A warp has the copies of all tiles made. */
+GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps &maps) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const int leads = threadIdx.x == 0;
+    sm90_stage stage = {0, 1};
+    for (int n = 0;; n++) {
+        const uint32_t full = SM90_BARRIER(b, own_full, n & 1);
+        sm90_wait(SM90_BARRIER(b, known, n & 1), (uint32_t)(n >> 1 & 1));
+        const sm90_backward_tile *t = &b.header->tile[n & 1];
+        const int head = sm90_uniform(t->head), row = sm90_uniform(t->row),
+                  first = sm90_uniform(t->first), begin = sm90_uniform(t->begin),
+                  end = sm90_uniform(t->end);
+        if (head < 0) {
+            if (leads)
+                sm90_arrive(full);
+            return;
+        }
+        if (leads) {
+            sm90_expect(full, 6 * SM90_BOX_BYTES);
+            for (int c = 0; c < 2; c++) {
+                const sm90_box at = {head, first + c * sm90_box_queries(s), row};
+                sm90_load(sm90_own_rows(b, c, SM90_OWN_Q), maps.q, full, at);
+                sm90_load(sm90_own_rows(b, c, SM90_OWN_DOUT), maps.dout, full, at);
+                sm90_load(sm90_own_rows(b, c, SM90_OWN_OUT), maps.out, full, at);
+            }
+        }
+        for (int i = end - 1; i >= begin; i--) {
+            const uint32_t barrier = SM90_BARRIER(b, full, stage.n);
+            sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
+            if (leads) {
+                const sm90_box at = {head / s.shares, i * SM90_BOX, row};
+                sm90_expect(barrier, 2 * SM90_BOX_BYTES);
+                sm90_load(sm90_walked_keys(b, stage.n, 0), maps.k, barrier, at);
+                sm90_load(sm90_walked_keys(b, stage.n, 1), maps.v, barrier, at);
+            }
+            sm90_next_stage(stage);
+        }
+    }
+}
+
+GPU_FN void sm90_read_matrices(uint32_t from, uint32_t *x) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* 64 rows of a box as left operands of products. */
+GPU_FN void sm90_read_box(uint32_t box, uint32_t (&x)[32]) {
+    const int thread = (int)threadIdx.x & 127, lane = thread % 32, r = thread / 32 * 16 + lane % 16,
+              c = lane / 16;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sm90_read_matrices(box + (uint32_t)(i >> 2) * (SM90_BOX_BYTES / 2) + (uint32_t)r * 128 +
+                               (uint32_t)(((2 * i + c) ^ r) & 7) * 16,
+                           x + 4 * i);
+}
+
+template <int DTYPE> GPU_FN float2 sm90_two_of(uint32_t x) {
+    if (DTYPE == ROPE_BF16)
+        return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+    float2 two;
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(two.x), "=f"(two.y)
+        : "r"(x));
+    return two;
+}
+
+/* Sums of products of dout and out, negative, of the thread's two rows. */
+template <int DTYPE>
+GPU_FN void sm90_delta(const uint32_t (&dout)[32], const uint32_t (&out)[32], float (&delta)[2]) {
+    delta[0] = delta[1] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        const float2 x = sm90_two_of<DTYPE>(dout[i]), y = sm90_two_of<DTYPE>(out[i]);
+        delta[i & 1] = fmaf(x.y, y.y, fmaf(x.x, y.x, delta[i & 1]));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        delta[h] = delta[h] + __shfl_xor_sync(~0u, delta[h], 1);
+        delta[h] = -(delta[h] + __shfl_xor_sync(~0u, delta[h], 2));
+    }
+}
+
+/* Rows' numbers for the kernel of keys, which reads them as boxes, and delta for others. */
+GPU_FN void sm90_store_stats(const sm90_backward_schedule &s, const sm90_backward_tile &t, int row,
+                             float lse, float delta) {
+    const int64_t heads = s.heads * s.shares, query = t.first + (row >> s.pack),
+                  unit = t.row * (heads >> s.pack) + (t.head >> s.pack);
+    float *to = s.stats + unit * 2 * s.stats_step + (t.first << s.pack) + row;
+    if (threadIdx.x % 4 == 0 && query < s.tokens) {
+        to[0] = lse;
+        to[s.stats_step] = delta;
+        s.delta[((int64_t)t.row * s.tokens + query) * heads + t.head +
+                (row & ((1 << s.pack) - 1))] = -delta;
+    }
+}
+
+/* Where a group is. Boxes of keys are taken from the last one. */
+struct sm90_rows_place {
+    uint32_t q[32], dout[32]; /* as left operands */
+    float lse[2], delta[2];   /* negative, of the thread's rows */
+    int2 seen[2];             /* keys that they see */
+    sm90_stage stage;
+    int box, start, end;  /* boxes: the next one, those of these rows */
+    int whole, whole_end; /* those between are seen by all rows */
+    int last;             /* stage of the one before */
+    int met;              /* bits of the thread's rows: some key that they see is not finite */
+};
+
+/* Reads what the group owns of a tile, and hands it back. */
+template <int DTYPE>
+GPU_FN void sm90_read_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int n,
+                           int consumer, int row, sm90_rows_place &at) {
+    sm90_read_box(sm90_own_rows(b, consumer, SM90_OWN_DOUT), at.dout);
+    {
+        uint32_t out[32];
+        sm90_read_box(sm90_own_rows(b, consumer, SM90_OWN_OUT), out);
+        sm90_delta<DTYPE>(at.dout, out, at.delta);
+    }
+    sm90_read_box(sm90_own_rows(b, consumer, SM90_OWN_Q), at.q);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        at.lse[h] = b.header->minus_lse[n & 1][row + 8 * h];
+    sm90_group_barrier(consumer);
+    sm90_arrive_if(SM90_BARRIER(b, own_free, 0), threadIdx.x % 128 == 0);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        sm90_store_stats(*b.schedule, t, row + 8 * h, at.lse[h], at.delta[h]);
+}
+
+/* Finds the boxes of keys of a tile; passes over those that none of the group's rows sees. */
+template <int CAREFUL>
+GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
+                            int row, sm90_rows_place &at) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const int last = s.tokens - 1, first = t.first + (consumer * SM90_BOX >> s.pack);
+    const int2 low = sm90_keys_of(s, min(first, last)),
+               high = sm90_keys_of(s, min(first + ((SM90_BOX - 1) >> s.pack), last));
+    const int end = max(t.begin, min((high.y + SM90_BOX - 1) / SM90_BOX, t.end));
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        at.seen[h] = sm90_keys_of(s, min(t.first + ((row + 8 * h) >> s.pack), last));
+    at.end = sm90_uniform(t.begin);
+    at.box = sm90_uniform(t.end) - 1;
+    at.whole = sm90_uniform((high.x + SM90_BOX - 1) / SM90_BOX);
+    at.whole_end = sm90_uniform(low.y / SM90_BOX);
+    at.start = CAREFUL ? at.box : sm90_uniform(end) - 1;
+    at.met = 0;
+    for (; at.box > at.start; at.box--) {
+        sm90_wait(SM90_BARRIER(b, full, at.stage.n), at.stage.parity);
+        sm90_arrive_if(SM90_BARRIER(b, free, at.stage.n), threadIdx.x % 128 == 0);
+        sm90_next_stage(at.stage);
+    }
+}
+
+/* Columns of keys that the thread's rows see. */
+GPU_FN uint32_t sm90_keys_seen(const sm90_rows_place &at) {
+    const int base = at.box * SM90_BOX;
+    const int2 columns[2] = {make_int2(at.seen[0].x - base, at.seen[0].y - base),
+                             make_int2(at.seen[1].x - base, at.seen[1].y - base)};
+    return sm90_seen_columns(columns);
+}
+
+/* Adds a box of keys to dq: the exponentials run beside the product of dout and values. */
+template <int DTYPE, int CAREFUL>
+GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place &at, float (&dq)[64]) {
+    float s[32], dp[32];
+    uint32_t gradients[16];
+    const int stage = sm90_uniform(at.stage.n), adds = at.box != at.start;
+    const float unit = b.schedule->unit;
+    const uint32_t k = sm90_walked_keys(b, stage, 0), v = sm90_walked_keys(b, stage, 1);
+    sm90_wait(SM90_BARRIER(b, full, stage), at.stage.parity);
+    if (CAREFUL)
+        at.met |= sm90_meets(sm90_keys_seen(at), sm90_clean<DTYPE>(b, k, v));
+    sm90_products_begin();
+    sm90_box_scores<DTYPE>(s, at.q, sm90_box_matrix(k));
+    sm90_products_end();
+    sm90_box_scores<DTYPE>(dp, at.dout, sm90_box_matrix(v));
+    sm90_products_end();
+    sm90_products_wait<1>();
+    sm90_settle(s);
+    sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        s[i] = sm90_exp2(fmaf(s[i], unit, at.lse[i >> 1 & 1]));
+    sm90_products_wait<0>();
+    sm90_settle(dp);
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        s[i] = s[i] * (dp[i] + at.delta[i >> 1 & 1]);
+    if (CAREFUL || at.box < at.whole || at.box >= at.whole_end)
+        sm90_hide(s, sm90_keys_seen(at));
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        gradients[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);
+    sm90_products_begin();
+    sm90_box_add<DTYPE>(dq, gradients, sm90_box_values(k), adds);
+    sm90_products_end();
+}
+
+/* Rounds and stores the gradients of the group's rows. */
+template <int DTYPE, int CAREFUL>
+GPU_FN void sm90_end_rows(const sm90_backward_block &b, const sm90_rows_maps &maps,
+                          const sm90_backward_tile &t, int consumer, const sm90_rows_place &at,
+                          const float (&dq)[64]) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const int added = at.start >= at.end, leads = threadIdx.x % 128 == 0,
+              first = t.first + (consumer * SM90_BOX >> s.pack);
+    const uint32_t box = sm90_own_rows(b, consumer, SM90_OWN_DQ);
+    sm90_arrive_if(SM90_BARRIER(b, free, at.last), leads && added);
+    if (leads)
+        sm90_stores_read();
+    sm90_group_barrier(consumer);
+    const int bad = sm90_write_box<DTYPE>(box, dq, s.scale, added);
+    sm90_tell<CAREFUL>(s.turns[0], t, &b.header->told[consumer], bad);
+    sm90_writes_known();
+    sm90_group_barrier(consumer);
+    sm90_store_box(box, s.dq, maps.dq, consumer,
+                   {{t.head, first, t.row}, s.pack, (s.tokens - first) << s.pack});
+}
+
+template <int DTYPE, int CAREFUL>
+GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps &maps,
+                              int consumer) {
+    const int thread = (int)threadIdx.x & 127,
+              row = consumer * SM90_BOX + thread / 32 * 16 + thread % 32 / 4;
+    sm90_rows_place at = {};
+    for (int n = 0;; n++) {
+        float dq[64];
+        sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
+        const sm90_backward_tile t = b.header->tile[n & 1];
+        if (sm90_uniform(t.head) < 0)
+            break;
+        sm90_read_rows<DTYPE>(b, t, n, consumer, row, at);
+        sm90_begin_rows<CAREFUL>(b, t, consumer, row, at);
+#pragma unroll 1
+        for (; at.box >= at.end; at.box--) {
+            sm90_rows_add<DTYPE, CAREFUL>(b, at, dq);
+            at.last = at.stage.n;
+            sm90_next_stage(at.stage);
+        }
+        sm90_products_wait<0>();
+        sm90_settle(dq);
+        if (CAREFUL)
+            sm90_spoil(dq, at.met);
+        sm90_clear_unseen(dq, at.seen[0], at.seen[1]);
+        sm90_end_rows<DTYPE, CAREFUL>(b, maps, t, consumer, at, dq);
+    }
+    if (thread == 0)
+        sm90_stores_done();
+}
+
+#endif

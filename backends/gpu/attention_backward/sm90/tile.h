@@ -1,0 +1,365 @@
+/* Tiles of rows and of keys that blocks take, and what a block's threads share. */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_TILE_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_TILE_H
+
+#include "backends/gpu/attention_backward/sm90/kernels.h"
+#include "backends/gpu/attention_backward/sm90/wgmma.h"
+
+/* A tile: where its rows or keys begin, and the boxes over which its block walks. A box of keys
+ * is a tile of 64 of them; boxes of rows are counted [tile of queries, heads side by side]. */
+struct __align__(16) sm90_backward_tile {
+    int32_t row, head;  /* of the batch; the first head of q, or that of keys; -1: none is left */
+    int32_t first;      /* query or key of the tile */
+    int32_t begin, end; /* boxes of keys, or tiles of queries in boxes */
+    int32_t number;
+    int32_t unused[2];
+};
+
+/* Barriers' phases are counted by those who wait. */
+struct sm90_backward_header {
+    uint64_t own_full[2], own_free[2]; /* what a block owns, by the parity of its number */
+    uint64_t known[2];                 /* a tile of rows */
+    uint64_t full[SM90_STAGES], free[SM90_STAGES];
+    sm90_backward_tile tile[2];
+    int32_t told[2];         /* the last tile that a group listed */
+    uint32_t bad[2];         /* bits of a box's rows that are not finite */
+    float minus_lse[2][128]; /* of rows that a block owns, in base 2 */
+    __align__(128) float stats[SM90_STAGES][2][SM90_BOX]; /* of rows over which it walks */
+};
+static_assert(sizeof(sm90_backward_header) <= SM90_BACKWARD_HEADER &&
+                  offsetof(sm90_backward_header, stats) % 128 == 0,
+              "in its room");
+
+struct sm90_backward_block {
+    const sm90_backward_schedule *schedule;
+    sm90_backward_header *header;
+    uint32_t memory; /* address of the boxes */
+};
+
+GPU_FN uint32_t sm90_box_at(const sm90_backward_block &b, int n) {
+    return b.memory + (uint32_t)n * SM90_BOX_BYTES;
+}
+
+GPU_FN void sm90_load_stats(uint32_t to, const CUtensorMap *map, uint32_t barrier, int row,
+                            int unit) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(row), "r"(0), "r"(unit)
+                 : "memory");
+}
+
+/* --- order --- */
+
+/* Unit and step of number n of `each` tiles of so many units; of steps the first is the longest. */
+struct sm90_backward_number {
+    int unit, step;
+};
+
+GPU_FN sm90_backward_number sm90_number_of(int n, int each, int units, const sm90_units &side) {
+    const int group = min(n / (side.units * each), side.groups), first = group * side.units,
+              within = n - first * each, some = group < side.groups ? side.units : units - first,
+              step = within / some;
+    return {first + within - step * some, step};
+}
+
+/* Whole numbers of queries in a box. */
+GPU_FN int sm90_box_queries(const sm90_backward_schedule &s) {
+    return SM90_BOX >> s.pack;
+}
+
+/* Keys that query q sees. */
+GPU_FN int2 sm90_keys_of(const sm90_backward_schedule &s, int q) {
+    const int index = q + s.k_tokens - s.tokens;
+    int first = max(index - s.mask.before, 0), end = min(index + s.mask.behind + 1, s.k_tokens);
+    if (s.mask.chunk < SM90_FAR) {
+        const int begin =
+            (index - (index < 0 ? s.mask.chunk - 1 : 0)) / s.mask.chunk * s.mask.chunk;
+        first = max(first, begin);
+        end = min(end, begin + s.mask.chunk);
+    }
+    return make_int2(first, max(first, end));
+}
+
+/* Queries that see key k: what sm90_keys_of() is of queries. */
+GPU_FN int2 sm90_queries_of(const sm90_backward_schedule &s, int k) {
+    const int index = s.k_tokens - s.tokens;
+    int first = k - s.mask.behind, end = min(k + s.mask.before, SM90_FAR) + 1;
+    if (s.mask.chunk < SM90_FAR) {
+        const int begin = k / s.mask.chunk * s.mask.chunk;
+        first = max(first, begin);
+        end = min(end, begin + s.mask.chunk);
+    }
+    first = max(first - index, 0);
+    end = min(end - index, s.tokens);
+    return make_int2(first, max(first, end));
+}
+
+/* A tile of keys: 128 of them. */
+GPU_FN void sm90_keys_tile(const sm90_backward_schedule &s, int n, sm90_backward_tile *t) {
+    const int each = (s.k_tokens + 127) / 128, units = s.rows * s.heads;
+    t->head = -1;
+    t->number = n;
+    if (n >= each * units)
+        return;
+    const sm90_backward_number at = sm90_number_of(n, each, units, s.side[1]);
+    t->row = at.unit / s.heads;
+    t->head = at.unit - t->row * s.heads;
+    t->first = at.step * 128;
+    const int last = min(t->first + 127, s.k_tokens - 1), queries = sm90_box_queries(s);
+    const int first = sm90_queries_of(s, t->first).x, end = sm90_queries_of(s, last).y;
+    t->begin = first / queries;
+    t->end = max(t->begin, (end + queries - 1) / queries);
+}
+
+/* A tile of rows: 128 of them. */
+GPU_FN void sm90_rows_tile(const sm90_backward_schedule &s, int n, sm90_backward_tile *t) {
+    const int queries = 2 * sm90_box_queries(s), each = (s.tokens + queries - 1) / queries,
+              heads = s.heads * s.shares >> s.pack, units = s.rows * heads;
+    t->head = -1;
+    t->number = n;
+    if (n >= each * units)
+        return;
+    const sm90_backward_number at = sm90_number_of(n, each, units, s.side[0]);
+    t->row = at.unit / heads;
+    t->head = (at.unit - t->row * heads) << s.pack;
+    t->first = (each - 1 - at.step) * queries;
+    const int first = sm90_keys_of(s, t->first).x,
+              end = sm90_keys_of(s, min(t->first + queries, s.tokens) - 1).y;
+    t->begin = first / SM90_BOX;
+    t->end = s.dq.data ? max(t->begin, (end + SM90_BOX - 1) / SM90_BOX) : t->begin;
+}
+
+/* --- masks --- */
+
+/* Bits of columns below `column` of those that a thread has of a row: 8 n, 8 n + 1 for n below 8.
+ */
+GPU_FN uint32_t sm90_box_columns(int column) {
+    const int count = max(min((column >> 3) * 2 + min(column & 7, 2), 16), 0);
+    return (1u << count) - 1;
+}
+
+/* Bits of the columns [x, y) that a thread has of its two rows, 16 each. */
+GPU_FN uint32_t sm90_seen_columns(const int2 (&seen)[2]) {
+    const int base = (int)threadIdx.x % 4 * 2;
+    uint32_t bits[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        bits[h] = sm90_box_columns(seen[h].y - base) & ~sm90_box_columns(seen[h].x - base);
+    return bits[0] | bits[1] << 16;
+}
+
+/* Numbers of columns that are not seen are 0, whatever they were. */
+GPU_FN void sm90_hide(float (&x)[32], uint32_t seen) {
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        if (!(seen >> ((i >> 1 & 1) * 16 + (i >> 2) * 2 + (i & 1)) & 1))
+            x[i] = 0.0f;
+}
+
+/* --- what is not finite, and its products with weights of 0 --- */
+
+/* The next number of a tile; INT32_MAX: none is left. */
+template <int CAREFUL> GPU_FN int sm90_next_number(const sm90_backward_turns &turns) {
+    const int n = (int)(atomicAdd(turns.next + CAREFUL, 1u) + 1);
+    if (!CAREFUL)
+        return n;
+    return n < (int)(turns.next[2] + 1) ? turns.list[n] : INT32_MAX;
+}
+
+/* Lists a tile, or tells of its batch row the second time, if a thread of a warp has something. */
+template <int CAREFUL>
+GPU_FN void sm90_tell(const sm90_backward_turns &turns, const sm90_backward_tile &t, int32_t *told,
+                      int bad) {
+    if (!__any_sync(~0u, bad) || threadIdx.x % 32)
+        return;
+    if (CAREFUL)
+        turns.rows[t.row] = 0;
+    else if (atomicExch(told, t.number) != t.number)
+        turns.list[atomicAdd(turns.next + 2, 1u) + 1] = t.number;
+}
+
+/* Of all threads that multiply. */
+GPU_FN void sm90_consumers_barrier(void) {
+    asm volatile("bar.sync 6, 256;" ::: "memory");
+}
+
+/* Where the chunk of 16 bytes i of a row lies, of 16 in a box and as many in another one. */
+GPU_FN uint32_t sm90_chunk_of(uint32_t box, uint32_t other, int row, int i) {
+    return (i < 16 ? box : other) + (uint32_t)(i >> 3 & 1) * (SM90_BOX_BYTES / 2) +
+           (uint32_t)row * 128 + (uint32_t)((i ^ row) & 7) * 16;
+}
+
+/* Puts zeros for rows of two boxes of which some element is not finite. Bits of such rows. */
+template <int DTYPE>
+GPU_FN uint2 sm90_clean(const sm90_backward_block &b, uint32_t box, uint32_t other) {
+    const int thread = (int)threadIdx.x - 128, row = thread / 4;
+    uint32_t bad = 0;
+    sm90_consumers_barrier();
+    if (thread < 2)
+        b.header->bad[thread] = 0;
+    sm90_consumers_barrier();
+#pragma unroll 1
+    for (int i = thread % 4; i < 32; i += 4) {
+        const uint4 x = sm90_read(sm90_chunk_of(box, other, row, i));
+        bad |= sm90_nonfinite<DTYPE>(x.x) | sm90_nonfinite<DTYPE>(x.y) |
+               sm90_nonfinite<DTYPE>(x.z) | sm90_nonfinite<DTYPE>(x.w);
+    }
+    bad |= __shfl_xor_sync(~0u, bad, 1);
+    bad |= __shfl_xor_sync(~0u, bad, 2);
+    if (bad) {
+        if (thread % 4 == 0)
+            atomicOr(&b.header->bad[row / 32], 1u << row % 32);
+#pragma unroll 1
+        for (int i = thread % 4; i < 32; i += 4)
+            sm90_write(sm90_chunk_of(box, other, row, i), {0, 0, 0, 0});
+    }
+    sm90_writes_known();
+    sm90_consumers_barrier();
+    return make_uint2(b.header->bad[0], b.header->bad[1]);
+}
+
+/* Whether the thread's rows see such a row: bit 0 and bit 1. */
+GPU_FN int sm90_meets(uint32_t seen, uint2 bad) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const int c = (i >> 1) * 8 + (int)threadIdx.x % 4 * 2 + (i & 1);
+        bits |= ((c < 32 ? bad.x : bad.y) >> c % 32 & 1) << i;
+    }
+    return ((seen & bits) != 0) | ((seen >> 16 & bits) != 0) << 1;
+}
+
+/* Gradients of rows that see nothing are 0, and not -0. */
+GPU_FN void sm90_clear_unseen(float (&x)[64], int2 first, int2 second) {
+    const int none = (first.x >= first.y) | (second.x >= second.y) << 1;
+    if (!__any_sync(~0u, none))
+        return;
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        if (none >> (i >> 1 & 1) & 1)
+            x[i] = 0.0f;
+}
+
+/* Gradients of rows that have met one are no numbers. */
+GPU_FN void sm90_spoil(float (&x)[64], int met) {
+    met |= __shfl_xor_sync(~0u, met, 1);
+    met |= __shfl_xor_sync(~0u, met, 2);
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        if (met >> (i >> 1 & 1) & 1)
+            x[i] = NAN;
+}
+
+/* --- products --- */
+
+/* d = a b', both of 64 rows of a head in shared memory. */
+template <int DTYPE> GPU_FN void sm90_box_scores(float (&d)[32], uint32_t a, uint32_t b) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sm90_multiply<DTYPE>(d, sm90_descriptor(a + (i / 4) * 512 + (i % 4) * 2),
+                             sm90_descriptor(b + (i / 4) * 512 + (i % 4) * 2), i != 0);
+}
+
+/* The same, of an a in registers. */
+template <int DTYPE>
+GPU_FN void sm90_box_scores(float (&d)[32], const uint32_t (&a)[32], uint32_t b) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sm90_multiply<DTYPE>(d, a + 4 * i, sm90_descriptor(b + (i / 4) * 512 + (i % 4) * 2),
+                             i != 0);
+}
+
+/* sums += weights b, 64 of each. */
+template <int DTYPE>
+GPU_FN void sm90_box_add(float (&sums)[64], const uint32_t (&weights)[16], uint32_t b, int adds) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sm90_multiply<DTYPE>(sums, weights + 4 * i, sm90_descriptor(b + i * 128),
+                             i != 0 ? 1 : adds);
+}
+
+/* A box in shared memory as products are told of it: elements of a head side by side, or rows. */
+GPU_FN uint32_t sm90_box_matrix(uint32_t at) {
+    return sm90_matrix(at, 16);
+}
+GPU_FN uint32_t sm90_box_values(uint32_t at) {
+    return sm90_matrix(at, SM90_BOX_BYTES / 2);
+}
+
+/* --- stages --- */
+
+struct sm90_stage {
+    int n;
+    uint32_t parity;
+};
+
+GPU_FN void sm90_next_stage(sm90_stage &stage) {
+    if (++stage.n == SM90_STAGES) {
+        stage.n = 0;
+        stage.parity ^= 1;
+    }
+}
+
+/* --- results --- */
+
+/* Writes 64 rows of sums, by scale and rounded, to a box of shared memory; zeros where nothing was
+ * `added`. Whether some are not finite. */
+template <int DTYPE>
+GPU_FN int sm90_write_box(uint32_t box, const float (&sums)[64], float scale, int added) {
+    const int thread = (int)threadIdx.x & 127, lane = thread % 32, r = thread / 32 * 16 + lane % 16,
+              c = lane / 16;
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < 16; j += 2) {
+        uint32_t two[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            two[k] = added ? sm90_join<DTYPE>(sums[4 * j + 2 * k] * scale,
+                                              sums[4 * j + 2 * k + 1] * scale)
+                           : 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            largest = sm90_largest<DTYPE>(largest, two[k]);
+        sm90_store_matrices(box + (uint32_t)(j >> 3) * (SM90_BOX_BYTES / 2) + (uint32_t)r * 128 +
+                                (uint32_t)(((j + c) ^ r) & 7) * 16,
+                            two[0], two[1], two[2], two[3]);
+    }
+    return sm90_nonfinite<DTYPE>(largest) != 0;
+}
+
+/* Where a box of results goes: its first token and head, and how many of its rows are there. */
+struct sm90_target {
+    sm90_box at;
+    int pack, rows;
+};
+
+/* Stores a box that a group has written to shared memory; a barrier of the group is behind it where
+ * it does so by all of its threads. */
+GPU_FN void sm90_store_box(uint32_t box, const sm90_gradient &g, const CUtensorMap *map,
+                           int consumer, const sm90_target &to) {
+    const int thread = (int)threadIdx.x & 127;
+    if (!g.data)
+        return;
+    if (g.has_map) {
+        if (thread == 0)
+            sm90_store(box, map, to.at);
+        return;
+    }
+#pragma unroll 1
+    for (int i = thread; i < SM90_BOX * SM90_DIM / 2 && i / (SM90_DIM / 2) < to.rows; i += 128) {
+        const int row = i / (SM90_DIM / 2), c = i % (SM90_DIM / 2) * 2;
+        const uint32_t from = box + (uint32_t)(c >> 6) * (SM90_BOX_BYTES / 2) +
+                              (uint32_t)row * 128 + (uint32_t)((c >> 3 ^ row) & 7) * 16 +
+                              (uint32_t)(c & 7) * 2;
+        uint32_t two;
+        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(two) : "r"(from) : "memory");
+        uint16_t *data = (uint16_t *)g.data + to.at.row * g.stride[0] +
+                         (to.at.token + (row >> to.pack)) * g.stride[1] +
+                         (to.at.head + (row & ((1 << to.pack) - 1))) * g.stride[2];
+        data[c * g.stride[3]] = (uint16_t)two;
+        data[(c + 1) * g.stride[3]] = (uint16_t)(two >> 16);
+    }
+    sm90_group_barrier(consumer);
+}
+
+#endif
