@@ -22,6 +22,9 @@ enum { LITTLE = 1 << 30, LITTLE_KEYS = 1 << 23 };
  */
 enum { FEWEST = 128, MANY = 4096 };
 
+/* Fewest elements of k from which Hopper's backward has tiles of keys for the whole GPU. */
+enum { MANY_KEYS = 1 << 22 };
+
 static int begins(const char *name, const char *with) {
     return strncmp(name, with, strlen(with)) == 0;
 }
@@ -35,7 +38,8 @@ static int is_measured(int32_t dim) {
  * kernel, backward: what the library takes for the call and, with a gradient, for its backward;
  * NULL for the kernel: whatever it takes. A table names cuDNN's where they were the fastest:
  * PyTorch's behind a rotation take as long on the device and longer on the host. The library's own
- * kernel for Hopper is faster than both, with heads of 64 from MANY tokens on.
+ * kernel for Hopper is faster than both, with heads of 64 from MANY tokens on, and its backward
+ * with MANY_KEYS.
  */
 ROPE_API int32_t ropekit_faster(const char *kernel, const char *backward, int64_t tokens,
                                 int64_t keys, int64_t q_elements, int64_t k_elements,
@@ -46,10 +50,12 @@ ROPE_API int32_t ropekit_faster(const char *kernel, const char *backward, int64_
               may_be_tuned = tokens >= FEWEST && (!derives || (measured && tokens == keys));
     if (!kernel)
         return is_little || may_be_tuned ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;
-    const int is_tuned = begins(kernel, "cudnn:") && (!derives || begins(backward, "cudnn:")),
+    const int derives_fast = !derives || begins(backward, "cudnn:") ||
+                             (strcmp(backward, "cuda:sm90") == 0 && k_elements >= MANY_KEYS),
+              is_tuned = begins(kernel, "cudnn:") && derives_fast,
               is_own = begins(kernel, "cuda:") && strcmp(kernel, "cuda:generic") != 0,
               is_hopper = strcmp(kernel, "cuda:sm90") == 0 && (head_dim > 64 || tokens >= MANY) &&
-                          (!derives || begins(backward, "cudnn:"));
+                          derives_fast;
     if (is_little && (is_own || (is_tuned && tokens < FEWEST && tokens != keys)))
         return BY_LIBRARY_UNCAPTURED;
     return may_be_tuned && (is_tuned || is_hopper) ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;

@@ -158,7 +158,8 @@ static int rotates_vectors(const gpu_attention_launches *l, int tensor) {
     return gpu_moves_operand(p, &p->k, &l->call, &k);
 }
 
-static gpuError_t rotate(gpu_attention_launches *l, int tensor) {
+gpuError_t gpu_attention_rotate(gpu_attention_launches *l, const rope_attention_problem *problem,
+                                int tensor) {
     const rope_attention_call *call = &l->call;
     const gpu_attention_kernels *kernels = l->state->kernels;
     const int packed =
@@ -170,7 +171,7 @@ static gpuError_t rotate(gpu_attention_launches *l, int tensor) {
     rope_call positions = call->rope;
     if (tensor)
         positions.position = call->k_position;
-    void *arguments[] = {(void *)(uintptr_t)&l->state->problem, &l->call, &positions, &l->failed};
+    void *arguments[] = {(void *)(uintptr_t)problem, &l->call, &positions, &l->failed};
     if (vectors)
         return gpu_attention_start(l, kernels->rotate_vectors[tensor],
                                    gpu_tiles_of(sequences, packed, tokens, GPU_VECTOR_TOKENS),
@@ -191,8 +192,10 @@ gpuError_t gpu_attention_rotate_ahead(gpu_attention_launches *l) {
               k_rope = keys && gpu_attention_is_rope(l, 1);
     gpuError_t error = gpu_attention_rope(l, &l->state->rotation, q_rope, k_rope);
     if (error == gpuSuccess && keys && !k_rope)
-        error = rotate(l, 1);
-    return error == gpuSuccess && queries && !q_rope ? rotate(l, 0) : error;
+        error = gpu_attention_rotate(l, &l->state->problem, 1);
+    return error == gpuSuccess && queries && !q_rope
+               ? gpu_attention_rotate(l, &l->state->problem, 0)
+               : error;
 }
 
 gpuError_t gpu_attention_check_keys(gpu_attention_launches *l) {

@@ -57,6 +57,10 @@ int gpu_attention_is_rope(const gpu_attention_launches *launches, int tensor);
 gpuError_t gpu_attention_rope(gpu_attention_launches *launches, const gpu_rope_state *rotation,
                               int queries, int keys);
 
+/* Rotates queries to q.out, or keys to k.out, sequence by sequence. */
+gpuError_t gpu_attention_rotate(gpu_attention_launches *launches,
+                                const rope_attention_problem *problem, int tensor);
+
 /* Rotates queries to q.out where there is one, and keys, if they rotate, to k.out. */
 gpuError_t gpu_attention_rotate_ahead(gpu_attention_launches *launches);
 

@@ -17,7 +17,7 @@ static const char sm90[] = "sm90", fused[] = "fused", tiles[] = "tiles";
 
 /* Bytes of shared memory, beside those that gpu_tile_memory() leaves a block. */
 static int32_t shared_of(const rope_candidate *self, int32_t dim) {
-    return self->data != tiles ? gpu_backward_fused_shared(dim) + GPU_FUSED_BESIDE
+    return self->data == fused ? gpu_backward_fused_shared(dim) + GPU_FUSED_BESIDE
                                : gpu_backward_tiles_shared(dim);
 }
 
@@ -39,7 +39,7 @@ static const char *decline(const rope_candidate *self, const rope_attention_prob
                            int32_t *which) {
     const char *declined = gpu_tiles_decline(p, which);
     const int fills = p->head_dim == gpu_tile_dim(*which) && p->v_head_dim == p->head_dim;
-    return !declined && self->data != tiles && !fills
+    return !declined && self->data == fused && !fills
                ? "declined: head_dim and v_head_dim are not both 64 or 128"
                : declined;
 }
@@ -62,7 +62,7 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
         return status;
     const gpu_backward_kernels *kernels = kernels_of(((const rope_problem *)problem)->dtype);
     if (kernels->tiles[0][which] &&
-        (self->data == tiles || has_code(kernels->fused[which], device)))
+        (self->data != fused || has_code(kernels->fused[which], device)))
         return ROPE_OK;
     snprintf(reason, ROPE_REASON_SIZE, "declined: no kernel of this backend holds its sums");
     return ROPE_DECLINED;
@@ -97,8 +97,8 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     if (error == gpuSuccess && problem->rotates[0])
         error = gpu_rope_bind(&state->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
     state->transpose.problem = state->transposed.rope;
-    state->fused = self->data && self->data != tiles; /* takes what sm90 does not */
-    state->sm90 = self->data == sm90;
+    state->fused = self->data == fused;
+    state->sm90 = self->data == sm90; /* tiles take what it does not */
     if (self->data)
         (void)gpu_tiles_decline(problem, &state->forward.tiles);
     if (error == gpuSuccess)

@@ -9,7 +9,9 @@
 typedef struct launches {
     gpu_attention_launches ahead;
     gpu_attention_launches behind; /* its q and k are dq and dk */
-    int behind_rotates[2];
+    int behind_rotates[2];         /* by "rope" */
+    int rotates_later[2];          /* by a pass over sequences */
+    int sm90;                      /* kernels of sm90/ take the call, which rotate nothing */
     const gpu_backward_state *state;
     rope_attention_problem problem;    /* transposed; of the kernels that write gradients */
     rope_attention_backward_call call; /* its q.in and k.in are rotated */
@@ -74,6 +76,7 @@ static int rotates_behind(const launches *l, int tensor) {
 static void find_behind(launches *l) {
     rope_attention_call *call = &l->behind.call;
     rope_operand *q = &call->rope.tensor[0];
+    const int wanted[2] = {l->call.dq != NULL, l->call.dk != NULL};
     l->behind = l->ahead;
     l->behind.given = call;
     q->in = q->out = l->call.dq;
@@ -82,10 +85,14 @@ static void find_behind(launches *l) {
     memcpy(q->out_stride, l->call.dq_stride, sizeof q->out_stride);
     memcpy(call->k.in_stride, l->call.dk_stride, sizeof call->k.in_stride);
     memcpy(call->k.out_stride, l->call.dk_stride, sizeof call->k.out_stride);
+    call->k.cache = call->k.out; /* as with a cache, keys that no query sees do not rotate */
     l->problem = l->state->transposed;
+    l->sm90 = l->state->sm90 && gpu_backward_sm90_fits(&l->call);
     for (int tensor = 0; tensor < 2; tensor++) {
-        l->behind_rotates[tensor] = (tensor ? l->call.dk : l->call.dq) && rotates_behind(l, tensor);
-        l->problem.rotates[tensor] &= !l->behind_rotates[tensor];
+        l->behind_rotates[tensor] = wanted[tensor] && rotates_behind(l, tensor);
+        l->rotates_later[tensor] =
+            l->sm90 && wanted[tensor] && l->problem.rotates[tensor] && !l->behind_rotates[tensor];
+        l->problem.rotates[tensor] &= !l->sm90 && !l->behind_rotates[tensor];
     }
 }
 
@@ -174,29 +181,20 @@ static gpuError_t gradients(launches *l) {
     return error == gpuSuccess && l->call.dq ? gradient(l, GPU_BACKWARD_ROWS) : error;
 }
 
-/* Whether kernels of sm90/ take the call, which rotate nothing: whichever gradients are wanted. */
-static int takes_sm90(const launches *l) {
-    if (!l->state->sm90 || l->ahead.failed || !(l->call.dq || l->call.dk || l->call.dv) ||
-        !gpu_backward_sm90_fits(&l->call))
-        return 0;
-    for (int tensor = 0; tensor < 2; tensor++)
-        if (l->state->transposed.rotates[tensor] && !rotates_behind(l, tensor))
-            return 0;
-    return 1;
-}
-
-/* Launches those kernels, then those of tiles for gradients that are not finite. */
+/* Launches kernels of sm90/, then those of tiles for gradients that are not finite. */
 static gpuError_t gradients_by_sm90(launches *l, const gpu_backward_layout *layout,
                                     char *workspace) {
-    (void)gpu_next_early(&l->ahead);
+    const int early = gpu_next_early(&l->ahead);
     const gpu_backward_sm90_call call = {.problem = &l->problem,
                                          .call = &l->call,
                                          .counters = workspace + layout->counters,
+                                         .sequences = workspace + layout->sequences,
                                          .list = {(int32_t *)(void *)(workspace + layout->list[0]),
                                                   (int32_t *)(void *)(workspace + layout->list[1])},
                                          .stats = (float *)(void *)(workspace + layout->stats),
                                          .delta = l->delta,
                                          .multiprocessors = l->state->forward.on.multiprocessors,
+                                         .early = early,
                                          .follows_early = l->ahead.early,
                                          .stream = l->ahead.stream};
     gpuError_t error = gpu_backward_sm90_launch(&call);
@@ -231,8 +229,12 @@ static gpuError_t gradients_at_once(launches *l) {
 
 static gpuError_t rotate_behind(launches *l) {
     l->behind.early = l->ahead.early;
-    return gpu_attention_rope(&l->behind, &l->state->transpose, l->behind_rotates[0],
-                              l->behind_rotates[1]);
+    gpuError_t error = gpu_attention_rope(&l->behind, &l->state->transpose, l->behind_rotates[0],
+                                          l->behind_rotates[1]);
+    for (int tensor = 0; tensor < 2 && error == gpuSuccess; tensor++)
+        if (l->rotates_later[tensor])
+            error = gpu_attention_rotate(&l->behind, &l->state->transposed, tensor);
+    return error;
 }
 
 static gpuError_t sums(launches *l, const void *kernel, int64_t x, int64_t zeros) {
@@ -267,12 +269,12 @@ gpuError_t gpu_backward_launch(const gpu_backward_state *state,
     l.call.forward = l.ahead.call;
     l.fits = fits_of(&state->transposed, &l.call);
     find_behind(&l);
-    const int sm90 = takes_sm90(&l), fused = find_sums(&l, layout, workspace);
-    if (error == gpuSuccess && !sm90)
+    const int fused = find_sums(&l, layout, workspace);
+    if (error == gpuSuccess && !l.sm90)
         error = sums(&l, state->kernels->delta, rows ? (rows + each - 1) / each : 1,
                      fused ? call->forward.k.heads * l.sums.tiles + 1 : 0);
     if (error == gpuSuccess)
-        error = sm90    ? gradients_by_sm90(&l, layout, workspace)
+        error = l.sm90  ? gradients_by_sm90(&l, layout, workspace)
                 : fused ? gradients_at_once(&l)
                         : gradients(&l);
     if (error == gpuSuccess)

@@ -6,34 +6,45 @@
 #include "backends/gpu/platform/runtime.h"
 #include "common/math/attention.h"
 
-/* Bytes of counters, behind which an int32_t of each batch row for dq lies, then one for dk and dv:
- * 0 where such gradients are not finite, so that kernels of tiles write those elements, else -1. */
-enum { GPU_BACKWARD_SM90_COUNTERS = 32 };
+/* Bytes of counters, and of what is known of a sequence: where it lies, then whether its dq, and
+ * its dk or dv, are finite. */
+enum {
+    GPU_BACKWARD_SM90_COUNTERS = 32,
+    GPU_BACKWARD_SM90_SEQUENCE = 36,
+    GPU_BACKWARD_SM90_KNOWN = GPU_BACKWARD_SM90_SEQUENCE + 2 * sizeof(int32_t)
+};
 
-/* Numbers of a list of tiles that are computed again, of a batch row and head. */
-#define GPU_BACKWARD_SM90_LIST(tokens) (2 * ((tokens) / 128 + 1))
+/* Tokens of a head that a tile has, and int32_t of each tile: of the list of those that are
+ * computed again, and where packed ones are. */
+enum { GPU_BACKWARD_SM90_TILE = 128, GPU_BACKWARD_SM90_LISTED = 4 };
 
-/* Numbers of two rows of stats, of a batch row and head. */
+/* Numbers of two rows of stats, of a batch row and head, and as many more of each sequence and head
+ * where these are packed. */
 #define GPU_BACKWARD_SM90_STATS(tokens) (2 * ((tokens) + 3))
+enum { GPU_BACKWARD_SM90_STATS_PACKED = 8 };
 
 typedef struct gpu_backward_sm90_call {
     const rope_attention_problem *problem;
     const rope_attention_backward_call *call; /* its q.in and k.in are rotated */
     void *counters;
+    void *sequences;  /* where all of them lie, then the rest */
     int32_t *list[2]; /* of tiles of rows, of keys */
     float *stats, *delta;
     int multiprocessors;
-    int follows_early; /* launches behind the first may start early */
+    int early, follows_early; /* the first launch may start early, and those behind it */
     gpuStream_t stream;
 } gpu_backward_sm90_call;
 
 #define GPU_BACKWARD_SM90_DECLINED                                                                 \
-    "declined: heads are not of 128 elements of 16 bits, or there is a soft cap or a scale below " \
-    "0, or no GPU of sm_90"
+    "declined: heads are not of 128 elements of 16 bits, or there is a soft cap, a scale below 0 " \
+    "or a token that may have no position, or no GPU of sm_90"
 
-static inline int32_t *gpu_backward_sm90_again(const gpu_backward_sm90_call *l, int which) {
-    return (int32_t *)(void *)((char *)l->counters + GPU_BACKWARD_SM90_COUNTERS) +
-           which * l->call->forward.rope.batch;
+/* Of each sequence 0 where dq, or dk or dv, is not finite, so that kernels of tiles write such
+ * elements, else -1. */
+static inline int32_t *gpu_backward_sm90_again(const gpu_backward_sm90_call *l, int of_keys) {
+    const int64_t sequences = rope_attention_sequences(&l->call->forward);
+    return (int32_t *)(void *)((char *)l->sequences + GPU_BACKWARD_SM90_SEQUENCE * sequences) +
+           of_keys * sequences;
 }
 
 #ifdef ROPEKIT_SM90
@@ -43,8 +54,7 @@ int gpu_backward_sm90_takes(const rope_attention_problem *problem, int32_t devic
 
 gpuError_t gpu_backward_sm90_load(int32_t dtype);
 
-/* Whether a call takes them: sequences of the same length in tensors that lie in vectors of 16
- * bytes. */
+/* Whether a call takes them: what it reads lies in vectors of 16 bytes. */
 int gpu_backward_sm90_fits(const rope_attention_backward_call *call);
 
 /* dq, delta and stats, then dk and dv, none of which rotates, then what is computed again. */

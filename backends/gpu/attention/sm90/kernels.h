@@ -18,6 +18,12 @@ typedef struct sm90_mask {
     int32_t before, behind, chunk;
 } sm90_mask;
 
+sm90_mask sm90_mask_of(const rope_attention_problem *problem);
+
+/* The power of 2 of heads of q that a tile has rows of: all that share a key head, where they
+ * divide a consumer's rows. */
+int32_t sm90_pack_of(int64_t shares);
+
 /* How queries, whose pairs lie half a window apart, are rotated here: by angles that lie in memory,
  * [row, cosine or sine, pair]. */
 typedef struct sm90_rotation {

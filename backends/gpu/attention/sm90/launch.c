@@ -42,9 +42,7 @@ static sm90_view results_of(const rope_attention_problem *p, const rope_attentio
                        p->head_dim};
 }
 
-/* Heads of q that a tile has rows of: all that share a key head, where they divide a consumer's
- * rows. */
-static int32_t pack_of(int64_t shares) {
+int32_t sm90_pack_of(int64_t shares) {
     return shares <= 64 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares) : 0;
 }
 
@@ -163,14 +161,14 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
         if (!sm90_map_fits(&views[i]))
             return 0;
     return count_tiles(
-        call, &(sm90_schedule){.pack = pack_of(call->rope.tensor[0].heads / call->k.heads)});
+        call, &(sm90_schedule){.pack = sm90_pack_of(call->rope.tensor[0].heads / call->k.heads)});
 }
 
 static int32_t near(int64_t n) {
     return n < SM90_FAR ? (int32_t)n : SM90_FAR;
 }
 
-static sm90_mask mask_of(const rope_attention_problem *p) {
+sm90_mask sm90_mask_of(const rope_attention_problem *p) {
     return (sm90_mask){near(p->window - 1), p->mask == ROPE_MASK_CAUSAL ? 0 : near(p->window_right),
                        near(p->chunk)};
 }
@@ -190,11 +188,11 @@ static sm90_schedule schedule_of(const rope_attention_problem *p, const rope_att
                                  const int32_t *failed, const gpu_sm90_memory *memory, int splits) {
     const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
     sm90_schedule s = {.shares = (int32_t)shares,
-                       .pack = pack_of(shares),
+                       .pack = sm90_pack_of(shares),
                        .tokens = depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
                        .k_tokens = (int32_t)call->k_tokens,
                        .page = page_of(p),
-                       .mask = mask_of(p),
+                       .mask = sm90_mask_of(p),
                        .unit = 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,
                        .splits = splits,

@@ -22,9 +22,11 @@ int sm90_map_fits(const sm90_view *v) {
     return 1;
 }
 
-int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t heads,
-                    int32_t tokens, int32_t parts) {
+int sm90_map_encode_box(CUtensorMap *map, CUtensorMapDataType type, CUtensorMapSwizzle swizzle,
+                        const void *data, cuuint32_t axes, const cuuint64_t *count,
+                        const cuuint64_t *stride, const cuuint32_t *box) {
     static PFN_cuTensorMapEncodeTiled_v12000 function; /* the same whoever finds it */
+    static const cuuint32_t step[5] = {1, 1, 1, 1, 1};
     PFN_cuTensorMapEncodeTiled_v12000 found = __atomic_load_n(&function, __ATOMIC_RELAXED);
     enum cudaDriverEntryPointQueryResult result;
     if (!found && cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&found, 12000,
@@ -33,18 +35,21 @@ int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t
     if (!found)
         return 0;
     __atomic_store_n(&function, found, __ATOMIC_RELAXED);
+    return found(map, type, axes, (void *)(uintptr_t)data, count, stride, box, step,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t heads,
+                    int32_t tokens, int32_t parts) {
     const cuuint64_t part = 128, count[5] = {64, (cuuint64_t)v->heads, (cuuint64_t)v->tokens,
                                              (cuuint64_t)v->dim / 64, (cuuint64_t)v->rows};
     const cuuint64_t stride[4] = {v->heads > 1 ? 2 * (cuuint64_t)v->stride[2] : 2 * part,
                                   v->tokens > 1 ? 2 * (cuuint64_t)v->stride[1] : 2 * part, part,
                                   v->rows > 1 ? 2 * (cuuint64_t)v->stride[0] : 2 * part};
-    const cuuint32_t box[5] = {64, (cuuint32_t)heads, (cuuint32_t)tokens, (cuuint32_t)parts, 1},
-                     step[5] = {1, 1, 1, 1, 1};
-    return found(map,
-                 dtype == ROPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                 5, (void *)(uintptr_t)v->data, count, stride, box, step,
-                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const cuuint32_t box[5] = {64, (cuuint32_t)heads, (cuuint32_t)tokens, (cuuint32_t)parts, 1};
+    return sm90_map_encode_box(map,
+                               dtype == ROPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                               CU_TENSOR_MAP_SWIZZLE_128B, v->data, 5, count, stride, box);
 }

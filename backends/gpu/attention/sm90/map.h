@@ -22,4 +22,9 @@ int sm90_map_fits(const sm90_view *v);
 int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t heads,
                     int32_t tokens, int32_t parts);
 
+/* Of whatever data. */
+int sm90_map_encode_box(CUtensorMap *map, CUtensorMapDataType type, CUtensorMapSwizzle swizzle,
+                        const void *data, cuuint32_t axes, const cuuint64_t *count,
+                        const cuuint64_t *stride, const cuuint32_t *box);
+
 #endif

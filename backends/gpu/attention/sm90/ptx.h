@@ -191,6 +191,12 @@ GPU_FN uint4 sm90_read(uint32_t from) {
     return x;
 }
 
+GPU_FN uint2 sm90_read_two(uint32_t from) {
+    uint2 x;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
+    return x;
+}
+
 GPU_FN void sm90_write_two(uint32_t to, uint2 x) {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
 }

@@ -1,5 +1,6 @@
 /* Gradients of attention by the matrix products of sm_90a, of heads of 128 elements. */
 #include "backends/gpu/attention_backward/sm90/keys.h"
+#include "backends/gpu/attention_backward/sm90/prepare.h"
 #include "backends/gpu/attention_backward/sm90/rows.h"
 
 /* Registers of a thread that loads, and of one that multiplies. */
@@ -90,5 +91,6 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_keys(
         }                                                                                          \
     }
 
+const void *const gpu_backward_sm90_prepare_kernel = GPU_KERNEL(gpu_backward_sm90_prepare);
 const void *const gpu_backward_sm90_rows_kernels[2][2] = SM90_KERNELS(gpu_backward_sm90_rows);
 const void *const gpu_backward_sm90_keys_kernels[2][2] = SM90_KERNELS(gpu_backward_sm90_keys);

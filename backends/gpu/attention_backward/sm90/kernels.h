@@ -11,6 +11,7 @@ extern "C" {
 /* Tensors move in boxes of 64 rows or keys: two halves of a head, 64 times 128 bytes each. A block
  * owns two boxes and walks over others, SM90_STAGES of them at a time. */
 enum {
+    SM90_DIM = 128,
     SM90_BOX = 64,
     SM90_BOX_BYTES = SM90_BOX * SM90_DIM * 2,
     SM90_STAGES = 3,
@@ -18,10 +19,26 @@ enum {
     SM90_BACKWARD_SHARED = SM90_BACKWARD_HEADER + 14 * SM90_BOX_BYTES
 };
 
-/* Units that run side by side: so many in each of `groups`, then the rest. */
-typedef struct sm90_units {
-    int32_t units, groups;
-} sm90_units;
+/* A sequence: where its queries and keys begin and how many there are, the index of its first query
+ * among its keys, what makes indices of keys those by which chunks count, and where its rows of
+ * stats begin: at a multiple of 4, as copies need. */
+typedef struct sm90_backward_sequence {
+    int32_t q_row, q_first, q_count, k_row, k_first, k_count, index, chunk_index, stats;
+} sm90_backward_sequence;
+
+/* A tile of those that are packed: of which sequence, and which one of it; below 0: there is none.
+ */
+typedef struct sm90_backward_place {
+    int32_t sequence, tile;
+} sm90_backward_place;
+
+/* In which order tiles of rows or of keys are taken: as many of each unit, the longest ones first.
+ * A unit is a head, or a head of a sequence where these are not packed. So many units run side by
+ * side in each of `groups`, then the rest. */
+typedef struct sm90_backward_order {
+    int32_t each, units, side, groups;
+    sm90_backward_place *places; /* of a head's tiles; NULL: sequences are not packed */
+} sm90_backward_order;
 
 /* Where a gradient goes; data NULL: it is not wanted. */
 typedef struct sm90_gradient {
@@ -36,20 +53,19 @@ typedef struct sm90_gradient {
 typedef struct sm90_backward_turns {
     uint32_t *next; /* of the first launch, of the second one; tiles in the list */
     int32_t *list;  /* room for two of each tile */
-    int32_t *rows;  /* by batch row: set to 0 where gradients are not finite the second time, too */
+    int32_t *again; /* by sequence: set to 0 where gradients are not finite the second time, too */
 } sm90_backward_turns;
 
-/* A call as blocks read it. Rows are [query, head] of 1 << pack heads that read one key head.
- * Tiles of rows and of keys are taken in groups of units, each a batch row and some heads, the
- * longest tiles of a group first. */
+/* A call as blocks read it. Rows are [query, head] of 1 << pack heads that read one key head. */
 typedef struct sm90_backward_schedule {
-    int32_t rows;             /* of the batch */
-    int32_t heads;            /* of keys */
-    int32_t shares;           /* heads of q that read a key head */
-    int32_t pack;             /* the power of 2 that is so many heads' rows side by side */
-    int32_t tokens, k_tokens; /* of all sequences */
-    sm90_units side[2];       /* of rows, of keys */
-    int32_t stats_step;       /* numbers between two rows of stats */
+    int32_t rows;                      /* of the batch */
+    int32_t heads;                     /* of keys */
+    int32_t shares;                    /* heads of q that read a key head */
+    int32_t pack;                      /* the power of 2 that is so many heads' rows side by side */
+    int32_t tokens;                    /* of q's row */
+    sm90_backward_order order[2];      /* of rows, of keys */
+    sm90_backward_sequence *sequences; /* of the call */
+    int32_t stats_step;                /* numbers between two rows of stats */
     sm90_mask mask;
     float unit;  /* what makes scores logits of base 2 */
     float scale; /* of scores */
@@ -60,6 +76,12 @@ typedef struct sm90_backward_schedule {
     sm90_gradient dq, dk, dv;
     sm90_backward_turns turns[2]; /* of rows, of keys */
 } sm90_backward_schedule;
+
+/* Takes (rope_attention_problem, rope_attention_call, sm90_backward_schedule): fills what depends
+ * on lengths, and begins counters. Grid x strides over sequences, blocks of SM90_PREPARE_THREADS.
+ */
+extern const void *const gpu_backward_sm90_prepare_kernel;
+enum { SM90_PREPARE_THREADS = 128 };
 
 /* Kernels of f16 and of bf16 that take (CUtensorMap, ..., sm90_backward_schedule), with
  * SM90_BACKWARD_SHARED bytes of dynamic shared memory and SM90_THREADS threads:

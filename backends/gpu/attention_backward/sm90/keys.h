@@ -22,8 +22,9 @@ GPU_FN uint32_t sm90_walked_rows(const sm90_backward_block &b, int stage, int bo
 /* Finds the block's tile n, into its header. */
 template <int CAREFUL> GPU_FN void sm90_find_keys(const sm90_backward_block &b, int n) {
     sm90_wait(SM90_BARRIER(b, own_free, n & 1), (uint32_t)(n >> 1 & 1) ^ 1);
-    sm90_keys_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[1]),
-                   &b.header->tile[n & 1]);
+    while (!sm90_keys_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[1]),
+                           &b.header->tile[n & 1]))
+        ;
 }
 
 /* A warp has the copies of all tiles made. */
@@ -38,9 +39,9 @@ GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps
             sm90_find_keys<CAREFUL>(b, n);
         __syncwarp();
         const sm90_backward_tile *t = &b.header->tile[n & 1];
-        const int head = sm90_uniform(t->head), row = sm90_uniform(t->row),
-                  first = sm90_uniform(t->first), begin = sm90_uniform(t->begin),
-                  boxes = (sm90_uniform(t->end) - begin) * heads;
+        const int head = sm90_uniform(t->head), row = sm90_uniform(t->of.q_row),
+                  first = sm90_uniform(t->of.q_first), begin = sm90_uniform(t->begin),
+                  boxes = (sm90_uniform(t->end) - begin) * heads, stats = sm90_uniform(t->of.stats);
         if (head < 0) {
             if (leads)
                 sm90_arrive(full);
@@ -49,12 +50,12 @@ GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps
         if (leads) {
             sm90_expect(full, 4 * SM90_BOX_BYTES);
             for (int c = 0; c < 2; c++) {
-                const sm90_box at = {head, first + SM90_BOX * c, row};
+                const sm90_box at = {head, t->of.k_first + t->first + SM90_BOX * c, t->of.k_row};
                 sm90_load(sm90_own_keys(b, n, c), maps.k, full, at);
                 sm90_load(sm90_own_keys(b, n, 2 + c), maps.v, full, at);
             }
         }
-        sm90_box at = {head * s.shares, begin * sm90_box_queries(s), row};
+        sm90_box at = {head * s.shares, first + begin * sm90_box_queries(s), row};
         const int unit = row * s.heads * heads + head * heads;
         for (int i = 0, h = 0; i < boxes; i++) {
             const uint32_t barrier = SM90_BARRIER(b, full, stage.n);
@@ -64,7 +65,7 @@ GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps
                 sm90_load(sm90_walked_rows(b, stage.n, 0), maps.q, barrier, at);
                 sm90_load(sm90_walked_rows(b, stage.n, 1), maps.dout, barrier, at);
                 sm90_load_stats(SM90_BARRIER(b, stats[stage.n], 0), maps.stats, barrier,
-                                at.token << s.pack, unit + h);
+                                stats + ((at.token - first) << s.pack), unit + h);
             }
             sm90_next_stage(stage);
             at.head += 1 << s.pack;
@@ -90,12 +91,13 @@ struct sm90_keys_place {
 };
 
 /* Columns of rows that see the thread's keys. */
-GPU_FN uint32_t sm90_rows_seen(const sm90_backward_schedule &s, const sm90_keys_place &at) {
+GPU_FN uint32_t sm90_rows_seen(const sm90_backward_schedule &s, const sm90_backward_tile &t,
+                               const sm90_keys_place &at) {
     const int base = (at.walked + at.shift) / (s.shares >> s.pack) * sm90_box_queries(s);
     int2 columns[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int2 seen = sm90_queries_of(s, at.key + 8 * h);
+        const int2 seen = sm90_queries_of(s.mask, t.of, at.key + 8 * h);
         columns[h] = make_int2((seen.x - base) << s.pack, (seen.y - base) << s.pack);
     }
     return sm90_seen_columns(columns);
@@ -141,8 +143,8 @@ GPU_FN void sm90_score_gradients(const float (&s)[32], float (&dp)[32], uint32_t
 /* Adds a box of rows to dk and dv: the exponentials run beside the product of values and dout, and
  * what follows beside the sums of dv. */
 template <int DTYPE, int CAREFUL>
-GPU_FN void sm90_keys_add(const sm90_backward_block &b, sm90_keys_place &at, float (&dk)[64],
-                          float (&dv)[64]) {
+GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile &t,
+                          sm90_keys_place &at, float (&dk)[64], float (&dv)[64]) {
     float s[32], dp[32];
     uint32_t weights[16], gradients[16];
     const int stage = sm90_uniform(at.stage.n), adds = at.walked != at.start,
@@ -152,7 +154,7 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, sm90_keys_place &at, flo
                    stats = SM90_BARRIER(b, stats[stage], 0) + threadIdx.x % 4 * 8;
     sm90_wait(SM90_BARRIER(b, full, stage), at.stage.parity);
     if (CAREFUL)
-        at.met |= sm90_meets(sm90_rows_seen(*b.schedule, at), sm90_clean<DTYPE>(b, q, dout));
+        at.met |= sm90_meets(sm90_rows_seen(*b.schedule, t, at), sm90_clean<DTYPE>(b, q, dout));
     sm90_products_begin();
     sm90_box_scores<DTYPE>(s, at.keys, sm90_box_matrix(q));
     sm90_products_end();
@@ -162,7 +164,7 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, sm90_keys_place &at, flo
     sm90_settle(s);
     sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
     if (part)
-        seen = sm90_rows_seen(*b.schedule, at);
+        seen = sm90_rows_seen(*b.schedule, t, at);
     sm90_weights<DTYPE>(s, stats, b.schedule->unit, part, seen, weights);
     sm90_products_begin();
     sm90_box_add<DTYPE>(dv, weights, sm90_box_values(dout), adds);
@@ -185,17 +187,16 @@ GPU_FN void sm90_begin_keys(const sm90_backward_block &b, int n, int consumer,
     const sm90_backward_tile *t = &b.header->tile[n & 1];
     const int thread = (int)threadIdx.x & 127, heads = s.shares >> s.pack,
               queries = sm90_box_queries(s), first = t->first + consumer * SM90_BOX;
-    const int2 low = sm90_queries_of(s, first),
-               high = sm90_queries_of(s, min(first + SM90_BOX, s.k_tokens) - 1);
+    const int2 low = sm90_queries_of(s.mask, t->of, first),
+               high = sm90_queries_of(s.mask, t->of, min(first + SM90_BOX, t->of.k_count) - 1);
+    const int begin = first < t->of.k_count ? max(t->begin, min(low.x / queries, t->end)) : t->end;
     at.key = first + thread / 32 * 16 + thread % 32 / 4;
     at.shift = sm90_uniform(t->begin * heads - at.walked);
-    at.start = CAREFUL
-                   ? at.walked
-                   : sm90_uniform(max(t->begin, min(low.x / queries, t->end)) * heads - at.shift);
+    at.start = CAREFUL ? at.walked : sm90_uniform(begin * heads - at.shift);
     at.met = 0;
     at.end = sm90_uniform(t->end * heads - at.shift);
     at.whole = sm90_uniform((high.x + queries - 1) / queries * heads - at.shift);
-    at.whole_end = sm90_uniform(low.y == s.tokens ? at.end : low.y / queries * heads - at.shift);
+    at.whole_end = sm90_uniform(low.y / queries * heads - at.shift);
     at.keys = (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_keys(b, n, consumer)));
     at.values = (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_keys(b, n, 2 + consumer)));
     for (; at.walked < at.start; at.walked++) {
@@ -222,7 +223,8 @@ GPU_FN void sm90_end_keys(const sm90_backward_block &b, const sm90_keys_maps &ma
     sm90_tell<CAREFUL>(s.turns[1], *t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    const sm90_target to = {{t->head, first, t->row}, 0, s.k_tokens - first};
+    const sm90_target to = {
+        {t->head, t->of.k_first + first, t->of.k_row}, 0, t->of.k_count - first};
     sm90_store_box(keys, s.dk, maps.dk, consumer, to);
     sm90_store_box(values, s.dv, maps.dv, consumer, to);
     if (leads) {
@@ -240,10 +242,11 @@ GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps
         sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
         if (sm90_uniform(b.header->tile[n & 1].head) < 0)
             break;
+        const sm90_backward_tile &t = b.header->tile[n & 1];
         sm90_begin_keys<CAREFUL>(b, n, consumer, at);
 #pragma unroll 1
         for (; at.walked < at.end; at.walked++) {
-            sm90_keys_add<DTYPE, CAREFUL>(b, at, dk, dv);
+            sm90_keys_add<DTYPE, CAREFUL>(b, t, at, dk, dv);
             at.last = at.stage.n;
             sm90_next_stage(at.stage);
         }
@@ -254,8 +257,8 @@ GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps
             sm90_spoil(dk, at.met);
             sm90_spoil(dv, at.met);
         }
-        const int2 first = sm90_queries_of(*b.schedule, at.key),
-                   second = sm90_queries_of(*b.schedule, at.key + 8);
+        const int2 first = sm90_queries_of(b.schedule->mask, t.of, at.key),
+                   second = sm90_queries_of(b.schedule->mask, t.of, at.key + 8);
         sm90_clear_unseen(dk, first, second);
         sm90_clear_unseen(dv, first, second);
         sm90_end_keys<DTYPE, CAREFUL>(b, maps, n, consumer, at, dk, dv);

@@ -1,5 +1,5 @@
 /* Tensor maps, the order of tiles, and the launches. */
-#include "backends/gpu/attention/sm90/maps.h"
+#include "backends/gpu/attention/sm90/map.h"
 #include "backends/gpu/attention_backward/sm90.h"
 #include "backends/gpu/attention_backward/sm90/kernels.h"
 #include "backends/gpu/candidate.h"
@@ -7,17 +7,25 @@
 
 #include <string.h>
 
+_Static_assert(sizeof(sm90_backward_sequence) == GPU_BACKWARD_SM90_SEQUENCE &&
+                   SM90_ROWS == (int)GPU_BACKWARD_SM90_TILE &&
+                   SM90_KEYS == (int)GPU_BACKWARD_SM90_TILE,
+               "in their room");
+
 int gpu_backward_sm90_takes(const rope_attention_problem *p, int32_t device) {
-    return p->scale > 0 && gpu_sm90_kernel(p, device) != NULL;
+    const int may_fail = (p->rotates[0] || p->rotates[1]) &&
+                         p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+                         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    return p->head_dim == SM90_DIM && !may_fail && gpu_sm90_kernel(p, device) != NULL;
 }
 
 gpuError_t gpu_backward_sm90_load(int32_t dtype) {
     const int is_bf16 = dtype == ROPE_BF16;
-    const void *kernels[4];
+    const void *kernels[5] = {[4] = gpu_backward_sm90_prepare_kernel};
     int32_t early;
     memcpy(kernels, gpu_backward_sm90_rows_kernels[is_bf16], 2 * sizeof *kernels);
     memcpy(kernels + 2, gpu_backward_sm90_keys_kernels[is_bf16], 2 * sizeof *kernels);
-    gpuError_t error = gpu_kernels_load(kernels, 4, &early);
+    gpuError_t error = gpu_kernels_load(kernels, 5, &early);
     for (int i = 0; i < 4 && error == gpuSuccess; i++)
         error = gpu_allow_shared(kernels[i], SM90_BACKWARD_SHARED);
     return error;
@@ -25,88 +33,110 @@ gpuError_t gpu_backward_sm90_load(int32_t dtype) {
 
 enum { Q, K, V, DOUT, OUT, READ, DQ = READ, DK, DV, TENSORS };
 
+/* A tensor of q's heads and tokens, or of keys'. */
+static sm90_view view_of(const rope_attention_call *f, int of_keys, const void *data,
+                         const int64_t *stride) {
+    return of_keys ? (sm90_view){data,        stride,
+                                 stride[3],   f->k_position.cu_seqlens ? 1 : f->rope.batch,
+                                 f->k_tokens, f->k.heads,
+                                 SM90_DIM}
+                   : (sm90_view){data,          stride,         stride[3],
+                                 f->rope.batch, f->rope.tokens, f->rope.tensor[0].heads,
+                                 SM90_DIM};
+}
+
 static void find_views(const rope_attention_backward_call *c, sm90_view *views) {
     const rope_attention_call *f = &c->forward;
     const rope_operand *q = &f->rope.tensor[0];
-    const int64_t rows = f->rope.batch;
-    views[Q] = (sm90_view){q->in, q->in_stride, rows, f->rope.tokens, q->heads};
-    views[K] = (sm90_view){f->k.in, f->k.in_stride, rows, f->k_tokens, f->k.heads};
-    views[V] = (sm90_view){f->v.in, f->v.in_stride, rows, f->k_tokens, f->k.heads};
-    views[DOUT] = (sm90_view){c->dout, c->dout_stride, rows, f->rope.tokens, q->heads};
-    views[OUT] = (sm90_view){f->out, f->out_stride, rows, f->rope.tokens, q->heads};
-    views[DQ] = (sm90_view){c->dq, c->dq_stride, rows, f->rope.tokens, q->heads};
-    views[DK] = (sm90_view){c->dk, c->dk_stride, rows, f->k_tokens, f->k.heads};
-    views[DV] = (sm90_view){c->dv, c->dv_stride, rows, f->k_tokens, f->k.heads};
+    views[Q] = view_of(f, 0, q->in, q->in_stride);
+    views[K] = view_of(f, 1, f->k.in, f->k.in_stride);
+    views[V] = view_of(f, 1, f->v.in, f->v.in_stride);
+    views[DOUT] = view_of(f, 0, c->dout, c->dout_stride);
+    views[OUT] = view_of(f, 0, f->out, f->out_stride);
+    views[DQ] = view_of(f, 0, c->dq, c->dq_stride);
+    views[DK] = view_of(f, 1, c->dk, c->dk_stride);
+    views[DV] = view_of(f, 1, c->dv, c->dv_stride);
 }
 
 /* Measured on an H200 with 16384 tokens: units of rows that run side by side for so many keys each,
  * and tiles of each multiprocessor that begin by length over all units, so that all end at once. */
 enum { KEYS_OF_A_UNIT = 256, FEWEST = 4, MOST = 16, LAST_TILES = 8 };
 
-static sm90_units side_by_side(int64_t units, int64_t each, int64_t some, int multiprocessors) {
+/* So many units side by side, within bounds; 0 where there are too many tiles to count. */
+static int find_order(sm90_backward_order *order, int64_t each, int64_t units, int64_t some,
+                      int multiprocessors) {
+    if (units < 1 || each > INT32_MAX / 4 / units)
+        return 0;
     const int64_t last = gpu_divide_up(LAST_TILES * (int64_t)multiprocessors, each),
                   fewest = some < FEWEST ? FEWEST : some, side = gpu_at_most(fewest, MOST);
-    return (sm90_units){(int32_t)side, (int32_t)(units > last ? (units - last) / side : 0)};
+    *order = (sm90_backward_order){(int32_t)each, (int32_t)units, (int32_t)side,
+                                   (int32_t)(units > last ? (units - last) / side : 0), NULL};
+    return 1;
 }
 
-/* Fills how many tiles of rows and of keys there are; 0 where there are too many to count. */
+/* Tiles of a sequence, or of all that are packed. */
+static int64_t tiles_of(int packed, int64_t rows, int64_t sequences) {
+    return packed ? rows / SM90_ROWS + sequences : gpu_divide_up(rows, SM90_ROWS);
+}
+
+/* 0 where there are too many tiles to count. */
 static int count_tiles(const rope_attention_backward_call *c, sm90_backward_schedule *s,
-                       int multiprocessors, int64_t tiles[2]) {
+                       int multiprocessors) {
     const rope_attention_call *f = &c->forward;
     const int64_t shares = f->rope.tensor[0].heads / f->k.heads, pack = sm90_pack_of(shares),
-                  each = gpu_divide_up(f->rope.tokens << pack, 2 * SM90_BOX),
-                  keys = gpu_divide_up(f->k_tokens, 2 * SM90_BOX),
-                  units = f->rope.batch * f->k.heads, of_rows = units * (shares >> pack);
-    if (each > INT32_MAX / 4 / of_rows || keys > INT32_MAX / 4 / units ||
-        f->rope.tokens > INT32_MAX / 4 / (2 * SM90_BOX) || f->k_tokens > SM90_FAR / 2)
+                  sequences = rope_attention_sequences(f);
+    const int q_packed = f->rope.position.cu_seqlens != NULL,
+              k_packed = f->k_position.cu_seqlens != NULL;
+    if (f->rope.tokens > INT32_MAX / 4 / SM90_ROWS || f->k_tokens > SM90_FAR / 2 || sequences < 1 ||
+        sequences > INT32_MAX / 16 || f->rope.batch > INT32_MAX / 4)
         return 0;
+    const int64_t each = tiles_of(q_packed, f->rope.tokens << pack, sequences),
+                  keys = tiles_of(k_packed, f->k_tokens, sequences),
+                  units = (q_packed ? 1 : sequences) * f->k.heads * (shares >> pack),
+                  of_keys = (k_packed ? 1 : sequences) * f->k.heads;
     s->rows = (int32_t)f->rope.batch;
     s->heads = (int32_t)f->k.heads;
     s->shares = (int32_t)shares;
     s->pack = (int32_t)pack;
     s->tokens = (int32_t)f->rope.tokens;
-    s->k_tokens = (int32_t)f->k_tokens;
-    s->stats_step = (int32_t)(gpu_divide_up(f->rope.tokens << pack, 4) * 4);
-    s->side[0] = side_by_side(of_rows, each, f->k_tokens / KEYS_OF_A_UNIT, multiprocessors);
-    s->side[1] = side_by_side(units, keys, gpu_divide_up(multiprocessors, keys), multiprocessors);
-    tiles[0] = each * of_rows;
-    tiles[1] = keys * units;
-    return 1;
+    s->stats_step =
+        (int32_t)((gpu_divide_up(f->rope.tokens << pack, 4) + (q_packed ? sequences : 0)) * 4);
+    return find_order(&s->order[0], each, units, f->k_tokens / KEYS_OF_A_UNIT, multiprocessors) &&
+           find_order(&s->order[1], keys, of_keys, gpu_divide_up(multiprocessors, keys),
+                      multiprocessors);
 }
 
 int gpu_backward_sm90_fits(const rope_attention_backward_call *c) {
     sm90_view views[TENSORS];
     sm90_backward_schedule s;
-    int64_t tiles[2];
-    if (sm90_depends(&c->forward) || c->forward.k.heads < 1)
+    if (c->forward.k.heads < 1)
         return 0;
     find_views(c, views);
     for (int i = 0; i < READ; i++)
-        if (!sm90_fits_map(&views[i]))
+        if (!sm90_map_fits(&views[i]))
             return 0;
-    return count_tiles(c, &s, 1, tiles);
+    return count_tiles(c, &s, 1);
 }
 
 static int encode_stats(CUtensorMap *map, const sm90_backward_schedule *s) {
     const cuuint64_t units = (cuuint64_t)s->rows * (cuuint64_t)(s->heads * (s->shares >> s->pack)),
                      step = 4 * (cuuint64_t)s->stats_step,
-                     count[3] = {(cuuint64_t)s->tokens << s->pack, 2, units},
-                     stride[2] = {step, 2 * step};
+                     count[3] = {(cuuint64_t)s->stats_step, 2, units}, stride[2] = {step, 2 * step};
     const cuuint32_t box[3] = {SM90_BOX, 2, 1};
-    return sm90_encode_box(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_SWIZZLE_NONE,
-                           s->stats, 3, count, stride, box);
+    return sm90_map_encode_box(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_SWIZZLE_NONE,
+                               s->stats, 3, count, stride, box);
 }
 
 static sm90_gradient gradient_of(const sm90_view *v) {
-    sm90_gradient g = {(void *)(uintptr_t)v->data, {0}, sm90_fits_map(v)};
+    sm90_gradient g = {(void *)(uintptr_t)v->data, {0}, sm90_map_fits(v)};
     memcpy(g.stride, v->stride, sizeof g.stride);
     return g;
 }
 
-static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const sm90_view *views,
-                                          int64_t tiles[2]) {
+static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const sm90_view *views) {
     const rope_attention_backward_call *c = l->call;
-    sm90_backward_schedule s = {.mask = sm90_mask_of(l->problem),
+    sm90_backward_schedule s = {.sequences = l->sequences,
+                                .mask = sm90_mask_of(l->problem),
                                 .unit = 1.44269504f * l->problem->scale,
                                 .scale = l->problem->scale,
                                 .lse = c->forward.lse,
@@ -115,44 +145,61 @@ static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const
                                 .dq = gradient_of(&views[DQ]),
                                 .dk = gradient_of(&views[DK]),
                                 .dv = gradient_of(&views[DV])};
-    for (int i = 0; i < 2; i++)
+    const int packed[2] = {c->forward.rope.position.cu_seqlens != NULL,
+                           c->forward.k_position.cu_seqlens != NULL};
+    (void)count_tiles(c, &s, l->multiprocessors); /* as gpu_backward_sm90_fits() has seen */
+    for (int i = 0; i < 2; i++) {
+        sm90_backward_order *order = &s.order[i];
         s.turns[i] = (sm90_backward_turns){(uint32_t *)l->counters + 4 * i, l->list[i],
                                            gpu_backward_sm90_again(l, i)};
+        if (packed[i]) /* behind the list, which has two of each tile */
+            order->places = (sm90_backward_place *)(void *)(l->list[i] + 2 * (int64_t)order->each *
+                                                                             order->units);
+    }
     for (int i = 0; i < 3; i++)
         s.lse_stride[i] = c->forward.lse_stride[i];
-    (void)count_tiles(c, &s, l->multiprocessors, tiles); /* as gpu_backward_sm90_fits() has seen */
     return s;
+}
+
+static gpuError_t prepare(const gpu_backward_sm90_call *l, sm90_backward_schedule *s) {
+    void *arguments[] = {(void *)(uintptr_t)l->problem, (void *)(uintptr_t)&l->call->forward, s};
+    const int64_t sequences = rope_attention_sequences(&l->call->forward);
+    const dim3 grid = {(uint32_t)gpu_at_most(sequences, 4 * (int64_t)l->multiprocessors), 1, 1},
+               block = {SM90_PREPARE_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_backward_sm90_prepare_kernel, grid, block, arguments, 0, l->stream,
+                             l->early);
 }
 
 gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
     const int32_t dtype = l->problem->rope.dtype, is_bf16 = dtype == ROPE_BF16;
-    int64_t tiles[2];
     sm90_view views[TENSORS];
     CUtensorMap maps[TENSORS], stats;
     find_views(l->call, views);
-    sm90_backward_schedule s = schedule_of(l, views, tiles);
+    sm90_backward_schedule s = schedule_of(l, views);
     for (int i = 0; i < TENSORS; i++) {
         const int heads = i == K || i == V || i == DK || i == DV ? 1 : 1 << s.pack,
-                  is_there = i < READ || sm90_fits_map(&views[i]);
-        if (!sm90_encode(&maps[i], dtype, &views[is_there ? i : Q], heads, SM90_BOX / heads))
+                  is_there = i < READ || sm90_map_fits(&views[i]);
+        if (!sm90_map_encode(&maps[i], dtype, &views[is_there ? i : Q], heads, SM90_BOX / heads, 2))
             return cudaErrorInvalidValue;
     }
     if (!encode_stats(&stats, &s))
         return cudaErrorInvalidValue;
-    gpuError_t error = cudaMemsetAsync(l->counters, 0xff,
-                                       GPU_BACKWARD_SM90_COUNTERS + 8 * (size_t)s.rows, l->stream);
+    gpuError_t error = prepare(l, &s);
     void *rows[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &maps[OUT], &maps[DQ], &s},
          *keys[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &stats, &maps[DK], &maps[DV], &s};
     const int wanted[2] = {1, s.dk.data || s.dv.data}; /* stats are */
     for (int i = 0; i < 4 && error == gpuSuccess; i++) {
         const int of_keys = i % 2, again = i / 2;
+        const sm90_backward_order *order = &s.order[of_keys];
         const dim3 block = {SM90_THREADS, 1, 1},
-                   grid = {(uint32_t)gpu_at_most(tiles[of_keys], l->multiprocessors), 1, 1};
+                   grid = {(uint32_t)gpu_at_most((int64_t)order->each * order->units,
+                                                 l->multiprocessors),
+                           1, 1};
         if (wanted[of_keys])
             error = gpu_launch_kernel(of_keys ? gpu_backward_sm90_keys_kernels[is_bf16][again]
                                               : gpu_backward_sm90_rows_kernels[is_bf16][again],
                                       grid, block, of_keys ? keys : rows, SM90_BACKWARD_SHARED,
-                                      l->stream, i && l->follows_early);
+                                      l->stream, l->follows_early);
     }
     return error;
 }

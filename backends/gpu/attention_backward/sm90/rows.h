@@ -22,16 +22,17 @@ GPU_FN uint32_t sm90_walked_keys(const sm90_backward_block &b, int stage, int bo
 template <int CAREFUL> GPU_FN void sm90_find_rows(const sm90_backward_block &b, int n) {
     if (n > 0)
         sm90_wait(SM90_BARRIER(b, own_free, 0), (uint32_t)(n - 1) & 1);
-    sm90_rows_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[0]),
-                   &b.header->tile[n & 1]);
+    while (!sm90_rows_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[0]),
+                           &b.header->tile[n & 1]))
+        ;
 }
 
 /* Reads lse of the rows of a tile; -infinity where nothing is seen, or there is no row. */
 GPU_FN void sm90_read_lse(const sm90_backward_schedule &s, const sm90_backward_tile *t, int lane,
                           float *minus) {
-    const float *from =
-        s.lse + t->row * s.lse_stride[0] + t->first * s.lse_stride[1] + t->head * s.lse_stride[2];
-    const int rows = (s.tokens - t->first) << s.pack;
+    const float *from = s.lse + t->of.q_row * s.lse_stride[0] +
+                        (t->of.q_first + t->first) * s.lse_stride[1] + t->head * s.lse_stride[2];
+    const int rows = (t->of.q_count - t->first) << s.pack;
 #pragma unroll 2
     for (int row = lane; row < 128; row += 32) {
         const float lse = row < rows ? from[(row >> s.pack) * s.lse_stride[1] +
@@ -70,9 +71,9 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
         const uint32_t full = SM90_BARRIER(b, own_full, n & 1);
         sm90_wait(SM90_BARRIER(b, known, n & 1), (uint32_t)(n >> 1 & 1));
         const sm90_backward_tile *t = &b.header->tile[n & 1];
-        const int head = sm90_uniform(t->head), row = sm90_uniform(t->row),
-                  first = sm90_uniform(t->first), begin = sm90_uniform(t->begin),
-                  end = sm90_uniform(t->end);
+        const int head = sm90_uniform(t->head), begin = sm90_uniform(t->begin),
+                  end = sm90_uniform(t->end), row = sm90_uniform(t->of.k_row),
+                  first = sm90_uniform(t->of.k_first);
         if (head < 0) {
             if (leads)
                 sm90_arrive(full);
@@ -81,7 +82,8 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
         if (leads) {
             sm90_expect(full, 6 * SM90_BOX_BYTES);
             for (int c = 0; c < 2; c++) {
-                const sm90_box at = {head, first + c * sm90_box_queries(s), row};
+                const sm90_box at = {head, t->of.q_first + t->first + c * sm90_box_queries(s),
+                                     t->of.q_row};
                 sm90_load(sm90_own_rows(b, c, SM90_OWN_Q), maps.q, full, at);
                 sm90_load(sm90_own_rows(b, c, SM90_OWN_DOUT), maps.dout, full, at);
                 sm90_load(sm90_own_rows(b, c, SM90_OWN_OUT), maps.out, full, at);
@@ -91,7 +93,7 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
             const uint32_t barrier = SM90_BARRIER(b, full, stage.n);
             sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
             if (leads) {
-                const sm90_box at = {head / s.shares, i * SM90_BOX, row};
+                const sm90_box at = {head / s.shares, first + i * SM90_BOX, row};
                 sm90_expect(barrier, 2 * SM90_BOX_BYTES);
                 sm90_load(sm90_walked_keys(b, stage.n, 0), maps.k, barrier, at);
                 sm90_load(sm90_walked_keys(b, stage.n, 1), maps.v, barrier, at);
@@ -149,12 +151,12 @@ GPU_FN void sm90_delta(const uint32_t (&dout)[32], const uint32_t (&out)[32], fl
 GPU_FN void sm90_store_stats(const sm90_backward_schedule &s, const sm90_backward_tile &t, int row,
                              float lse, float delta) {
     const int64_t heads = s.heads * s.shares, query = t.first + (row >> s.pack),
-                  unit = t.row * (heads >> s.pack) + (t.head >> s.pack);
-    float *to = s.stats + unit * 2 * s.stats_step + (t.first << s.pack) + row;
-    if (threadIdx.x % 4 == 0 && query < s.tokens) {
+                  unit = t.of.q_row * (heads >> s.pack) + (t.head >> s.pack);
+    float *to = s.stats + unit * 2 * s.stats_step + t.of.stats + (t.first << s.pack) + row;
+    if (threadIdx.x % 4 == 0 && query < t.of.q_count) {
         to[0] = lse;
         to[s.stats_step] = delta;
-        s.delta[((int64_t)t.row * s.tokens + query) * heads + t.head +
+        s.delta[((int64_t)t.of.q_row * s.tokens + t.of.q_first + query) * heads + t.head +
                 (row & ((1 << s.pack) - 1))] = -delta;
     }
 }
@@ -197,13 +199,14 @@ template <int CAREFUL>
 GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
                             int row, sm90_rows_place &at) {
     const sm90_backward_schedule &s = *b.schedule;
-    const int last = s.tokens - 1, first = t.first + (consumer * SM90_BOX >> s.pack);
-    const int2 low = sm90_keys_of(s, min(first, last)),
-               high = sm90_keys_of(s, min(first + ((SM90_BOX - 1) >> s.pack), last));
-    const int end = max(t.begin, min((high.y + SM90_BOX - 1) / SM90_BOX, t.end));
+    const int last = t.of.q_count - 1, first = t.first + (consumer * SM90_BOX >> s.pack);
+    const int2 low = sm90_keys_of(s.mask, t.of, first),
+               high = sm90_keys_of(s.mask, t.of, min(first + ((SM90_BOX - 1) >> s.pack), last));
+    const int end =
+        first > last ? t.begin : max(t.begin, min((high.y + SM90_BOX - 1) / SM90_BOX, t.end));
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        at.seen[h] = sm90_keys_of(s, min(t.first + ((row + 8 * h) >> s.pack), last));
+        at.seen[h] = sm90_keys_of(s.mask, t.of, t.first + ((row + 8 * h) >> s.pack));
     at.end = sm90_uniform(t.begin);
     at.box = sm90_uniform(t.end) - 1;
     at.whole = sm90_uniform((high.x + SM90_BOX - 1) / SM90_BOX);
@@ -279,8 +282,9 @@ GPU_FN void sm90_end_rows(const sm90_backward_block &b, const sm90_rows_maps &ma
     sm90_tell<CAREFUL>(s.turns[0], t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box(box, s.dq, maps.dq, consumer,
-                   {{t.head, first, t.row}, s.pack, (s.tokens - first) << s.pack});
+    sm90_store_box(
+        box, s.dq, maps.dq, consumer,
+        {{t.head, t.of.q_first + first, t.of.q_row}, s.pack, (t.of.q_count - first) << s.pack});
 }
 
 template <int DTYPE, int CAREFUL>
@@ -292,7 +296,7 @@ GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps
     for (int n = 0;; n++) {
         float dq[64];
         sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
-        const sm90_backward_tile t = b.header->tile[n & 1];
+        const sm90_backward_tile &t = b.header->tile[n & 1];
         if (sm90_uniform(t.head) < 0)
             break;
         sm90_read_rows<DTYPE>(b, t, n, consumer, row, at);

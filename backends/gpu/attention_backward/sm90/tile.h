@@ -6,13 +6,16 @@
 #include "backends/gpu/attention_backward/sm90/wgmma.h"
 
 /* A tile: where its rows or keys begin, and the boxes over which its block walks. A box of keys
- * is a tile of 64 of them; boxes of rows are counted [tile of queries, heads side by side]. */
+ * is a tile of 64 of them; boxes of rows are counted [tile of queries, heads side by side]. All are
+ * counted from the first of the sequence. */
 struct __align__(16) sm90_backward_tile {
-    int32_t row, head;  /* of the batch; the first head of q, or that of keys; -1: none is left */
+    sm90_backward_sequence of;
+    int32_t sequence;   /* its number */
+    int32_t head;       /* the first one of q, or that of keys; -1: no tile is left */
     int32_t first;      /* query or key of the tile */
     int32_t begin, end; /* boxes of keys, or tiles of queries in boxes */
     int32_t number;
-    int32_t unused[2];
+    int32_t unused;
 };
 
 /* Barriers' phases are counted by those who wait. */
@@ -50,16 +53,26 @@ GPU_FN void sm90_load_stats(uint32_t to, const CUtensorMap *map, uint32_t barrie
 
 /* --- order --- */
 
-/* Unit and step of number n of `each` tiles of so many units; of steps the first is the longest. */
-struct sm90_backward_number {
-    int unit, step;
-};
-
-GPU_FN sm90_backward_number sm90_number_of(int n, int each, int units, const sm90_units &side) {
-    const int group = min(n / (side.units * each), side.groups), first = group * side.units,
-              within = n - first * each, some = group < side.groups ? side.units : units - first,
-              step = within / some;
-    return {first + within - step * some, step};
+/* Fills whose tile n is, of `heads` of a sequence, and its head among these. Which one of the
+ * sequence it is; below 0: none. Of steps the first is the longest tile: of rows the last one. */
+GPU_FN int sm90_place_tile(const sm90_backward_schedule &s, int n, int of_keys, int heads,
+                           sm90_backward_tile *t) {
+    const sm90_backward_order &o = s.order[of_keys];
+    const int group = min(n / (o.side * o.each), o.groups), before = group * o.side,
+              within = n - before * o.each, some = group < o.groups ? o.side : o.units - before,
+              step = within / some, unit = before + within - step * some;
+    t->number = n;
+    if (o.places) {
+        const sm90_backward_place place = o.places[step];
+        t->sequence = place.sequence;
+        t->head = unit;
+        t->of = s.sequences[place.sequence];
+        return place.tile;
+    }
+    t->sequence = unit / heads;
+    t->head = unit - t->sequence * heads;
+    t->of = s.sequences[unit / heads];
+    return of_keys ? step : o.each - 1 - step;
 }
 
 /* Whole numbers of queries in a box. */
@@ -67,66 +80,65 @@ GPU_FN int sm90_box_queries(const sm90_backward_schedule &s) {
     return SM90_BOX >> s.pack;
 }
 
-/* Keys that query q sees. */
-GPU_FN int2 sm90_keys_of(const sm90_backward_schedule &s, int q) {
-    const int index = q + s.k_tokens - s.tokens;
-    int first = max(index - s.mask.before, 0), end = min(index + s.mask.behind + 1, s.k_tokens);
-    if (s.mask.chunk < SM90_FAR) {
-        const int begin =
-            (index - (index < 0 ? s.mask.chunk - 1 : 0)) / s.mask.chunk * s.mask.chunk;
+/* Keys that query q of a sequence sees; none where it is not there. */
+GPU_FN int2 sm90_keys_of(const sm90_mask &m, const sm90_backward_sequence &s, int q) {
+    const int index = q + s.index;
+    int first = max(index - m.before, 0), end = min(index + m.behind + 1, s.k_count);
+    if (m.chunk < SM90_FAR) {
+        const int whole = index + s.chunk_index,
+                  begin =
+                      (whole - (whole < 0 ? m.chunk - 1 : 0)) / m.chunk * m.chunk - s.chunk_index;
         first = max(first, begin);
-        end = min(end, begin + s.mask.chunk);
+        end = min(end, begin + m.chunk);
     }
-    return make_int2(first, max(first, end));
+    return q < s.q_count ? make_int2(first, max(first, end)) : make_int2(0, 0);
 }
 
 /* Queries that see key k: what sm90_keys_of() is of queries. */
-GPU_FN int2 sm90_queries_of(const sm90_backward_schedule &s, int k) {
-    const int index = s.k_tokens - s.tokens;
-    int first = k - s.mask.behind, end = min(k + s.mask.before, SM90_FAR) + 1;
-    if (s.mask.chunk < SM90_FAR) {
-        const int begin = k / s.mask.chunk * s.mask.chunk;
+GPU_FN int2 sm90_queries_of(const sm90_mask &m, const sm90_backward_sequence &s, int k) {
+    int first = k - m.behind, end = min(k + m.before, SM90_FAR) + 1;
+    if (m.chunk < SM90_FAR) {
+        const int begin = (k + s.chunk_index) / m.chunk * m.chunk - s.chunk_index;
         first = max(first, begin);
-        end = min(end, begin + s.mask.chunk);
+        end = min(end, begin + m.chunk);
     }
-    first = max(first - index, 0);
-    end = min(end - index, s.tokens);
-    return make_int2(first, max(first, end));
+    first = max(first - s.index, 0);
+    end = min(end - s.index, s.q_count);
+    return k < s.k_count ? make_int2(first, max(first, end)) : make_int2(0, 0);
 }
 
-/* A tile of keys: 128 of them. */
-GPU_FN void sm90_keys_tile(const sm90_backward_schedule &s, int n, sm90_backward_tile *t) {
-    const int each = (s.k_tokens + 127) / 128, units = s.rows * s.heads;
+/* Fills tile n of keys, 128 of them; 0 where it has none. Behind the last one there is no head. */
+GPU_FN int sm90_keys_tile(const sm90_backward_schedule &s, int n, sm90_backward_tile *t) {
     t->head = -1;
-    t->number = n;
-    if (n >= each * units)
-        return;
-    const sm90_backward_number at = sm90_number_of(n, each, units, s.side[1]);
-    t->row = at.unit / s.heads;
-    t->head = at.unit - t->row * s.heads;
-    t->first = at.step * 128;
-    const int last = min(t->first + 127, s.k_tokens - 1), queries = sm90_box_queries(s);
-    const int first = sm90_queries_of(s, t->first).x, end = sm90_queries_of(s, last).y;
+    if (n >= s.order[1].each * s.order[1].units)
+        return 1;
+    const int place = sm90_place_tile(s, n, 1, s.heads, t), queries = sm90_box_queries(s);
+    t->first = place * 128;
+    if (place < 0 || t->first >= t->of.k_count)
+        return 0;
+    const int first = sm90_queries_of(s.mask, t->of, t->first).x,
+              end = sm90_queries_of(s.mask, t->of, min(t->first + 128, t->of.k_count) - 1).y;
     t->begin = first / queries;
     t->end = max(t->begin, (end + queries - 1) / queries);
+    return 1;
 }
 
-/* A tile of rows: 128 of them. */
-GPU_FN void sm90_rows_tile(const sm90_backward_schedule &s, int n, sm90_backward_tile *t) {
-    const int queries = 2 * sm90_box_queries(s), each = (s.tokens + queries - 1) / queries,
-              heads = s.heads * s.shares >> s.pack, units = s.rows * heads;
+/* The same of rows, 128 of them. */
+GPU_FN int sm90_rows_tile(const sm90_backward_schedule &s, int n, sm90_backward_tile *t) {
     t->head = -1;
-    t->number = n;
-    if (n >= each * units)
-        return;
-    const sm90_backward_number at = sm90_number_of(n, each, units, s.side[0]);
-    t->row = at.unit / heads;
-    t->head = (at.unit - t->row * heads) << s.pack;
-    t->first = (each - 1 - at.step) * queries;
-    const int first = sm90_keys_of(s, t->first).x,
-              end = sm90_keys_of(s, min(t->first + queries, s.tokens) - 1).y;
+    if (n >= s.order[0].each * s.order[0].units)
+        return 1;
+    const int place = sm90_place_tile(s, n, 0, s.heads * s.shares >> s.pack, t),
+              queries = 2 * sm90_box_queries(s);
+    t->first = place * queries;
+    if (place < 0 || t->first >= t->of.q_count)
+        return 0;
+    const int first = sm90_keys_of(s.mask, t->of, t->first).x,
+              end = sm90_keys_of(s.mask, t->of, min(t->first + queries, t->of.q_count) - 1).y;
+    t->head <<= s.pack;
     t->begin = first / SM90_BOX;
     t->end = s.dq.data ? max(t->begin, (end + SM90_BOX - 1) / SM90_BOX) : t->begin;
+    return 1;
 }
 
 /* --- masks --- */
@@ -166,14 +178,14 @@ template <int CAREFUL> GPU_FN int sm90_next_number(const sm90_backward_turns &tu
     return n < (int)(turns.next[2] + 1) ? turns.list[n] : INT32_MAX;
 }
 
-/* Lists a tile, or tells of its batch row the second time, if a thread of a warp has something. */
+/* Lists a tile, or tells of its sequence the second time, if a thread of a warp has something. */
 template <int CAREFUL>
 GPU_FN void sm90_tell(const sm90_backward_turns &turns, const sm90_backward_tile &t, int32_t *told,
                       int bad) {
     if (!__any_sync(~0u, bad) || threadIdx.x % 32)
         return;
     if (CAREFUL)
-        turns.rows[t.row] = 0;
+        turns.again[t.sequence] = 0;
     else if (atomicExch(told, t.number) != t.number)
         turns.list[atomicAdd(turns.next + 2, 1u) + 1] = t.number;
 }
@@ -265,8 +277,8 @@ template <int DTYPE>
 GPU_FN void sm90_box_scores(float (&d)[32], const uint32_t (&a)[32], uint32_t b) {
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        sm90_multiply<DTYPE>(d, a + 4 * i, sm90_descriptor(b + (i / 4) * 512 + (i % 4) * 2),
-                             i != 0);
+        sm90_multiply_columns<DTYPE>(d, a + 4 * i, sm90_descriptor(b + (i / 4) * 512 + (i % 4) * 2),
+                                     i != 0);
 }
 
 /* sums += weights b, 64 of each. */
@@ -334,30 +346,32 @@ struct sm90_target {
 };
 
 /* Stores a box that a group has written to shared memory; a barrier of the group is behind it where
- * it does so by all of its threads. */
+ * it does so by all of its threads: some rows are not there, or it moves no vectors. */
 GPU_FN void sm90_store_box(uint32_t box, const sm90_gradient &g, const CUtensorMap *map,
                            int consumer, const sm90_target &to) {
     const int thread = (int)threadIdx.x & 127;
     if (!g.data)
         return;
-    if (g.has_map) {
+    if (g.has_map && to.rows >= SM90_BOX) {
         if (thread == 0)
             sm90_store(box, map, to.at);
         return;
     }
 #pragma unroll 1
-    for (int i = thread; i < SM90_BOX * SM90_DIM / 2 && i / (SM90_DIM / 2) < to.rows; i += 128) {
-        const int row = i / (SM90_DIM / 2), c = i % (SM90_DIM / 2) * 2;
-        const uint32_t from = box + (uint32_t)(c >> 6) * (SM90_BOX_BYTES / 2) +
-                              (uint32_t)row * 128 + (uint32_t)((c >> 3 ^ row) & 7) * 16 +
-                              (uint32_t)(c & 7) * 2;
-        uint32_t two;
-        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(two) : "r"(from) : "memory");
+    for (int i = thread; i < min(to.rows, (int)SM90_BOX) * 16; i += 128) {
+        const int row = i / 16, c = i % 16;
+        const uint4 x = sm90_read(sm90_chunk_of(box, box, row, c));
+        const uint32_t twos[4] = {x.x, x.y, x.z, x.w};
         uint16_t *data = (uint16_t *)g.data + to.at.row * g.stride[0] +
                          (to.at.token + (row >> to.pack)) * g.stride[1] +
                          (to.at.head + (row & ((1 << to.pack) - 1))) * g.stride[2];
-        data[c * g.stride[3]] = (uint16_t)two;
-        data[(c + 1) * g.stride[3]] = (uint16_t)(two >> 16);
+        if (g.has_map) {
+            ((uint4 *)(void *)data)[c] = x;
+            continue;
+        }
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            data[(8 * c + e) * g.stride[3]] = (uint16_t)(twos[e / 2] >> e % 2 * 16);
     }
     sm90_group_barrier(consumer);
 }

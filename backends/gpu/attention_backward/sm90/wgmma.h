@@ -40,7 +40,7 @@ template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[32], uint64_t a, uint6
 
 /* The product of an a in registers; elements of a column of b lie side by side as above. */
 template <int DTYPE>
-GPU_FN void sm90_multiply(float (&d)[32], const uint32_t *a, uint64_t b, int adds) {
+GPU_FN void sm90_multiply_columns(float (&d)[32], const uint32_t *a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
         SM90_PRODUCT_OF_REGISTERS("bf16");
     else
