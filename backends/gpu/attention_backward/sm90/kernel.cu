@@ -4,7 +4,7 @@
 #include "backends/gpu/attention_backward/sm90/rows.h"
 
 /* Registers of a thread that loads, and of one that multiplies. */
-enum { SM90_FEW = 40, SM90_MANY = 232 };
+enum { SM90_FEW = 24, SM90_MANY = 240 };
 
 /* own_arrivals: on what a block owns, of those who fill it and of those who free it. */
 GPU_FN void sm90_backward_start(const sm90_backward_block &b, int own_arrivals) {

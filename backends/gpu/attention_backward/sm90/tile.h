@@ -53,6 +53,13 @@ GPU_FN void sm90_load_stats(uint32_t to, const CUtensorMap *map, uint32_t barrie
 
 /* --- order --- */
 
+/* Reads numbers one by one: SM90_FEW registers do not hold them beside what finds tiles. */
+GPU_FN void sm90_read_sequence(const sm90_backward_sequence *from, sm90_backward_sequence *to) {
+#pragma unroll 1
+    for (size_t i = 0; i < sizeof *to / sizeof(int32_t); i++)
+        ((int32_t *)to)[i] = ((const int32_t *)from)[i];
+}
+
 /* Fills whose tile n is, of `heads` of a sequence, and its head among these. Which one of the
  * sequence it is; below 0: none. Of steps the first is the longest tile: of rows the last one. */
 GPU_FN int sm90_place_tile(const sm90_backward_schedule &s, int n, int of_keys, int heads,
@@ -62,17 +69,17 @@ GPU_FN int sm90_place_tile(const sm90_backward_schedule &s, int n, int of_keys, 
               within = n - before * o.each, some = group < o.groups ? o.side : o.units - before,
               step = within / some, unit = before + within - step * some;
     t->number = n;
+    int place = of_keys ? step : o.each - 1 - step;
     if (o.places) {
-        const sm90_backward_place place = o.places[step];
-        t->sequence = place.sequence;
+        place = o.places[step].tile;
+        t->sequence = o.places[step].sequence;
         t->head = unit;
-        t->of = s.sequences[place.sequence];
-        return place.tile;
+    } else {
+        t->sequence = unit / heads;
+        t->head = unit - t->sequence * heads;
     }
-    t->sequence = unit / heads;
-    t->head = unit - t->sequence * heads;
-    t->of = s.sequences[unit / heads];
-    return of_keys ? step : o.each - 1 - step;
+    sm90_read_sequence(s.sequences + t->sequence, &t->of);
+    return place;
 }
 
 /* Whole numbers of queries in a box. */
