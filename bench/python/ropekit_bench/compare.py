@@ -17,6 +17,8 @@ from ropekit_bench.library import RopeError
 CASE_SECONDS, ROUNDS_LEAST = 60.0, 5
 # A run as long finds of the caches what it would find anyway; as a graph it hides what lies before it.
 LONG_SECONDS, LONG_REPLAY_SECONDS = 0.1, 0.01
+# A graph of attention takes so long on a GPU that has so many operations a second; others take longer.
+PRODUCT_SECONDS, FLOPS_MOST = 5e-3, 1e15
 
 
 def refused(listed, peer, reason):
@@ -90,6 +92,8 @@ class Floor:
         self.runs, self.candidate, self.first = 1, 0, 0
         self.looks = 1 if replays else 2  # a graph has so many runs that what precedes them does not matter
         seconds, most = (REPLAY_SECONDS, REPLAY_RUNS_MOST) if replays else (LOOK_SECONDS, RUNS_MOST)
+        if replays and case.flops:  # every implementation's graph has as many
+            most = min(most, max(1, math.ceil(PRODUCT_SECONDS * FLOPS_MOST / case.flops)))
         for _ in range(3):  # the fewer the runs, the more of a look is its beginning
             self.runs = min(max(math.ceil(seconds / self.look()), self.runs), most)
         self.candidate = min(range(len(self.names)), key=self.measure)

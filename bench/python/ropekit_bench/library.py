@@ -10,7 +10,8 @@ DIRECTIONS = {"forward": 1, "transpose": 2, "inverse": 3}
 COPY, UPDATE = 3, 4
 SLOTS, TABLE, FROM_CACHE, ONE_SCALE = 1, 2, 2, 1
 RMS, WEIGHT, TWICE = 1, 1, 2
-ROTATE = {"qk": 1, "q": 2}
+ROTATE = {"qk": 1, "q": 2, "none": 3}
+MASKS = {"causal": 1, "full": 2}
 ALIGNMENT = 256  # of a workspace
 TYPES = {"size": c_size_t, "i32": c_int32, "i64": c_int64, "f64": c_double, "ptr": c_void_p, "str": c_char_p}
 
@@ -149,7 +150,9 @@ def describe_append(shape):
 
 def describe_attention(shape):
     a = shape["attention"]
-    desc = AttentionDesc(rope=describe(shape), rotation=ROTATE[a["rotate"]], window=a.get("window", 0))
+    rotates = a["rotate"] != "none"
+    desc = AttentionDesc(rope=describe(shape, rotates), rotation=ROTATE[a["rotate"]], mask=MASKS[a["mask"]])
+    desc.window = a.get("window", 0)
     desc.nondeterministic = a.get("nondeterministic", 0)
     if "kv_cache" in a:
         desc.cache, desc.page_size = TABLE, a["page_size"]

@@ -8,6 +8,7 @@ import torch
 from ropekit_bench.cases.base import Case, Declined, refusal, rotate, round_up
 
 KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size", "backward", "nondeterministic"}
+MASKS = ("causal", "full")
 # Relative error of a right row, in bounds of its rotation; a wrong row is off by its own size.
 ALLOWED, ALLOWED_MOST = 2, 0.25
 TOKENS_MOST = 4096  # that are rotated in fp64 at once
@@ -21,10 +22,11 @@ def attention_refusal(s):
     whole = s["rotary_dim"] in (0, s["head_dim"])
     if refusal(s) or not whole:
         return refusal(s) or "peers are compared on whole heads alone"
-    if a.keys() - KNOWN or a["mask"] != "causal" or a.get("kv_cache") not in (None, "table"):
-        return "peers are compared on causal masks, windows, tensors and tables of pages alone"
-    if a["rotate"] != ("q" if "kv_cache" in a else "qk") or s["position_ids"] != "none":
-        return "peers are compared where keys in tensors rotate, and those in pages have rotated"
+    is_known = a["mask"] in MASKS and a.get("kv_cache") in (None, "table")
+    if a.keys() - KNOWN or not is_known or (a["mask"] == "full" and "window" in a):
+        return "peers are compared on causal and full masks, windows, tensors and tables of pages alone"
+    if a["rotate"] not in (("q",) if "kv_cache" in a else ("qk", "none")) or s["position_ids"] != "none":
+        return "peers are compared where q rotates, and k unless it has, or where both have"
     return ""
 
 
@@ -38,6 +40,7 @@ class Attention(Case):
     def _prepare(self):
         s, a = self.shape, self.shape["attention"]
         self.cached, self.window, self.keys = "kv_cache" in a, a.get("window", 0), a["keys"]
+        self.causal, self.rotates = a["mask"] == "causal", a["rotate"] != "none"
         self.batch, self.tokens, self.count = s["batch"], s["tokens"], s["batch"] * s["tokens"]
         self.boundaries = s.get("cu_seqlens") or [i * self.tokens for i in range(self.batch + 1)]
         self.q_lengths = [b - a for a, b in pairwise(self.boundaries)]
@@ -65,6 +68,8 @@ class Attention(Case):
 
     def seen(self, m, n):
         """Keys that the queries of a sequence see, and pairs of both."""
+        if not self.causal:
+            return n if m else 0, m * n
         own = torch.arange(n - m, n, dtype=torch.float64) + 1
         each = own.clamp_max(self.window) if self.window else own
         return min(n, m - 1 + self.window) if self.window and m else n if m else 0, each.sum().item()
@@ -80,6 +85,14 @@ class Attention(Case):
     def flops(self):
         pairs = sum(self.seen(m, n)[1] for m, n in zip(self.q_lengths, self.k_lengths, strict=True))
         return 4 * self.shape["head_dim"] * self.shape["q_heads"] * pairs
+
+    def _draw(self, generator):
+        """On the device: a thread of a CPU takes a second for the largest."""
+        own = torch.Generator(self.device).manual_seed(self.seed)
+        self.drawn = [
+            torch.empty(shape, dtype=dtype, device=self.device).uniform_(-1, 1, generator=own)
+            for _, shape, dtype in self.source_views
+        ]
 
     def out(self, slot):
         return self._at(self.target, slot, self.target_views[0])
@@ -115,16 +128,25 @@ class Attention(Case):
         return self.numbers(self.k_lengths)
 
     @cached_property
-    def table(self):
+    def page_table(self):
         """Pages of each sequence."""
         pages = torch.arange(self.batch * self.pages_each, device=self.device)
         return pages.view(self.batch, self.pages_each)
 
-    def angles(self, x, first):
+    def angles(self, x, first, sign=1):
         """The rotation, in fp64, of tokens from a position on."""
+        if not self.rotates:
+            return x
         positions = torch.arange(first, first + len(x), dtype=torch.float64, device=x.device)
-        angles = positions[:, None, None] * self.frequencies().to(x.device)
+        angles = sign * positions[:, None, None] * self.frequencies().to(x.device)
         return rotate(x, angles, self.interleaved, self.interleaved)
+
+    def new_tokens(self):
+        """k and v of the last tokens of each sequence in pages, k as it was before it rotated."""
+        first = self.keys - self.tokens
+        k, v = (x.unflatten(0, (self.batch, -1))[:, first : self.keys] for x in self.drawn[1:3])
+        k = torch.stack([self.angles(x.double(), first, -1) for x in k]).to(self.dtype)
+        return k, v.contiguous()
 
     def truth(self, sequence, row):
         """A query's row in fp64, [head, dim]."""
@@ -133,8 +155,9 @@ class Attention(Case):
         q, k, v = self.drawn
         own = n - m + row
         start = max(0, own + 1 - self.window) if self.window else 0
+        end = own + 1 if self.causal else n
         q = self.angles(q[first + row : first + row + 1].double(), own)[0]
-        k, v = (x[begin + start : begin + own + 1].double() for x in (k, v))
+        k, v = (x[begin + start : begin + end].double() for x in (k, v))
         k = k if self.cached else self.angles(k, start)
         q = q.unflatten(0, (self.shape["k_heads"], -1))
         scores = torch.einsum("kgd,nkd->kgn", q, k) / self.shape["head_dim"] ** 0.5
@@ -228,7 +251,8 @@ class AttentionBackward(Attention):
     def attended(self, q, k, v, start):
         own = torch.arange(start, start + len(q), device=q.device)[:, None]
         keys = torch.arange(len(k), device=q.device)
-        seen = (keys <= own) & ((keys > own - self.window) if self.window else keys >= 0)
+        seen = (keys <= own) | (not self.causal)
+        seen = seen & (keys > own - self.window) if self.window else seen
         scores = torch.einsum("mgd,nd->mgn", q, k[:, 0]) / self.shape["head_dim"] ** 0.5
         weights = scores.masked_fill(~seen[:, None], float("-inf")).softmax(-1)
         return torch.einsum("mgn,nd->mgd", weights, v[:, 0])

@@ -78,8 +78,8 @@ def attention_arguments(case, slot, workspace):
     if case.cached:
         rope.k, args.v = Tensor(heads=k.shape[1]), Tensor(heads=v.shape[1])
         args.k_cache, args.v_cache = Cache(data=k.data_ptr()), Cache(data=v.data_ptr())
-        args.pages, args.table_pages = case.table.numel(), case.pages_each
-        args.block_table, args.k_lengths = case.table.data_ptr(), case.length_list.data_ptr()
+        args.pages, args.table_pages = case.page_table.numel(), case.pages_each
+        args.block_table, args.k_lengths = case.page_table.data_ptr(), case.length_list.data_ptr()
     else:
         args.k_cu_seqlens = rope.cu_seqlens
     args.rope = rope

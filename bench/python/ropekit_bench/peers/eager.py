@@ -145,6 +145,7 @@ class adapter:
     def attending(self, case):
         """Rotation and attention of sequences."""
         require(not self.is_naive, "attends with cached tables alone")
+        require(case.rotates, "is compared where it rotates")
         cos, sin = make_table(case.positions, case.inv_freq, case.interleaved, case.dtype)
         cos, sin = (t[0].view(-1, 1, case.rotary_dim) for t in (cos, sin))
         self.table_bytes = nbytes((cos, sin))

@@ -1,5 +1,5 @@
 """ropekit's PyTorch operators: rotation; append, as one call and as a call each for norm, rotation and store;
-attention, with the gradient that autograd records."""
+attention, with the gradient that autograd records; decode, which appends the token that it decodes."""
 
 import ropekit
 import torch
@@ -103,16 +103,23 @@ class Append:
         return run
 
 
+def config_of(case):
+    """Of a case of attention."""
+    if not case.rotates:
+        return ropekit.Config(rotate="none")
+    fields = {"rope_theta": case.shape["rope_theta"], **pairing(case.shape, "in")}
+    return ropekit.Config(**fields, **({"window": case.window} if case.window else {}))
+
+
 class Attention:
     def attending(self, case):
         """A function of q, k and v, [token, head, dim]."""
         require(not case.cached, "attention of tensors alone is compared")
-        fields = {"rope_theta": case.shape["rope_theta"], **pairing(case.shape, "in")}
-        config = ropekit.Config(**fields, **({"window": case.window} if case.window else {}))
+        options = {"config": config_of(case), "causal": case.causal}
         if "cu_seqlens" in case.shape:
-            return lambda *x: ropekit.attention(*x, config=config, cu_seqlens=case.boundary_list)
+            return lambda *x: ropekit.attention(*x, **options, cu_seqlens=case.boundary_list)
         rows = case.batch, case.tokens
-        return lambda *x: ropekit.attention(*(t.unflatten(0, rows) for t in x), config=config)
+        return lambda *x: ropekit.attention(*(t.unflatten(0, rows) for t in x), **options)
 
     def prepare_attention(self, case):
         attend, calls = self.attending(case), [case.tensors(slot) for slot in range(case.sets)]
@@ -128,11 +135,23 @@ class Attention:
         return run
 
 
+class Decode:
+    def prepare_attention(self, case):
+        require(case.cached, "appends to pages")
+        q, k, v = zip(*(case.tensors(slot) for slot in range(case.sets)), strict=True)
+        q = [x.unflatten(0, (case.batch, -1)) for x in q]
+        k, v = ([x.unflatten(0, (-1, case.page_size)) for x in caches] for caches in (k, v))
+        new, options = case.new_tokens(), {"k_lengths": case.length_list, "block_table": case.page_table}
+        options |= {"config": config_of(case)}
+        return lambda slot: ropekit.decode(q[slot], *new, k_cache=k[slot], v_cache=v[slot], **options)
+
+
 def adapter(name, tool):
     """What a peer's name says: an operator, and what follows it."""
     if tool and ropekit.__version__ != tool.version:
         raise ImportError(f"the package is {ropekit.__version__} and the tool {tool.version}")
     kinds = {"ropekit.apply": Rotation, "ropekit.append": Append, "ropekit steps": Append}
+    kinds |= {"ropekit.decode": Decode}
     made = kinds.get(name, Attention)()
     made.name = made.kernel = name
     made.table_bytes = 0

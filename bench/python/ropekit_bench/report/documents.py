@@ -2,7 +2,7 @@
 
 from statistics import geometric_mean, median
 
-from ropekit_bench.report.model import is_peer, machines
+from ropekit_bench.report.model import CALL, is_peer, machines
 from ropekit_bench.report.tables import (
     MARKS,
     cell_name,
@@ -20,6 +20,16 @@ from ropekit_bench.report.tables import (
 NONE = "No run is in bench/results."
 WORK = {"append": "append", "attention": "attention", "attention-backward": "attention and its backward"}
 OF_THE_PAGE = ("A/A", "call", "over naive", "runs")  # columns that figures.md goes without
+SIZES = ("batch", "tokens", "q_heads", "k_heads", "head_dim", "dtype")
+DECODE = "ropekit.decode"
+# Heading: name of the row.
+ALONE = {"FA3 alone": "ropekit + FA3", "cuDNN alone": "ropekit + cuDNN"}
+STEPS_OF_DECODE = {
+    "attention alone": CALL,
+    "FA3, appends too": "FlashAttention 3",
+    "FA3, keys in a row": "ropekit + FA3",
+    "cuDNN, keys in a row": "ropekit + cuDNN",
+}
 MOST_BEHIND = 8  # of a suite, the largest losses
 
 
@@ -30,9 +40,10 @@ def listed(names):
 
 
 def overview(found):
-    """README's figures: a prompt's rotation beside a copy on a GPU, and how often an append is first."""
+    """README's figures: a prompt's rotation beside a copy on a GPU, and how often an append and a prompt's
+    attention are first."""
     lines = []
-    for machine in [m for m in found if m.backend != "cpu" and m.has_peers][:1]:
+    for machine in [m for m in found if m.backend != "cpu" and m.has_peers]:
         if prefill := machine.suites.get("prefill"):
             said = f"is what rotating a prompt reaches on an {machine.name}"
             count = len(prefill.shares)
@@ -42,8 +53,30 @@ def overview(found):
         if append and append.contested:
             names = {n.split()[0] for c in append.contested for n in c.rows if is_peer(n)}
             first = f"**{append.count('first')} of {len(append.contested)}** KV-cache writes"
-            lines.append(f"- {first}, norm and rotation included, are faster there than {listed(names)}.")
+            others = f"than {listed(names)}"
+            lines.append(f"- {first}, norm and rotation included, are faster on an {machine.name} {others}.")
+        if prompts := contested_prompts(machine):
+            first = f"**{sum(c.standing == 'first' for c in prompts)} of {len(prompts)}** prompts' attentions"
+            names = {peer_name(n) for c in prompts for n in c.peers}
+            others = f"than a rotation and then {listed(names)}, {lead(prompts)} as fast on the mean"
+            lines.append(f"- {first}, rotation included, are faster on an {machine.name} {others}.")
     return "\n".join(lines) or NONE
+
+
+def peer_name(name):
+    """Of a package, without what runs ahead of it."""
+    return name.removeprefix("ropekit + ").split()[0]
+
+
+def what(cell):
+    """What is rotated, kept and seen in a case of attention."""
+    return cell.shape.get("attention", {})
+
+
+def contested_prompts(machine):
+    """Cases of attention that rotate all their keys, and have a peer."""
+    suite = machine.suites.get("attention")
+    return [c for c in suite.contested if what(c).get("rotate") == "qk"] if suite else []
 
 
 def kind(suite):
@@ -133,6 +166,39 @@ def cases(suite):
     return [[row[i] for i in kept] for row in rows]
 
 
+def alone(cell, name):
+    """What a peer takes for inputs that had rotated before."""
+    return duration(cell.time(name)[0]) if name in cell.rows else "-"
+
+
+def length_rows(machine):
+    """Prompts against their length, beside the same whose q and k had rotated before."""
+    suite = machine.suites.get("attention")
+    cells = [c for c in suite.cells if CALL in c.rows] if suite else []
+    sizes = lambda c: (*(c.shape[n] for n in SIZES), what(c)["mask"], what(c).get("window"))  # noqa: E731
+    before = {sizes(c): c for c in cells if what(c).get("rotate") == "none"}
+    rows = [["B", "T", "ropekit", "reaches", "over the best chain", "tax", "rotated before", *ALONE]]
+    for c in sorted(cells, key=lambda c: (c.shape["tokens"], c.shape["batch"])):
+        if what(c).get("rotate") == "qk" and sizes(c) in before:
+            own = before[sizes(c)]
+            tax = percent(c.seconds(CALL) / own.seconds(CALL) - 1, 1)
+            first = [str(c.shape["batch"]), str(c.shape["tokens"]), duration(c.time(CALL)[0]), reached(c)]
+            others = [alone(own, name) for name in ALONE.values()]
+            rows.append([*first, verdict(c), tax, duration(own.time(CALL)[0]), *others])
+    return rows
+
+
+def decode_rows(machine):
+    """Tokens decoded by a call that rotates, appends and attends, beside what does less or the same."""
+    suite = machine.suites.get("attention")
+    cells = [c for c in suite.cells if DECODE in c.rows] if suite else []
+    rows = [["case", "B", DECODE, *STEPS_OF_DECODE]]
+    for c in cells:
+        others = [alone(c, name) for name in STEPS_OF_DECODE.values()]
+        rows.append([c.label, str(c.shape["batch"]), duration(c.time(DECODE)[0]), *others])
+    return rows
+
+
 def behind_rows(machine):
     rows, shown = [["suite", "case", "", "ropekit", "peer"]], {}
     for suite, c in lost(machine):
@@ -180,6 +246,13 @@ def figures(runs):
         parts += [f"## {machine.name}: {tally([c for s in machine.suites.values() for c in s.cells])}"]
         if len(rates(machine)) > 1:
             parts += ["### Rotation of Llama-3-8B's heads, bf16", markdown(rates(machine))]
+        if len(length_rows(machine)) > 1:
+            parts += [
+                "### Attention's time and its rotation's tax against length",
+                markdown(length_rows(machine)),
+            ]
+        if len(decode_rows(machine)) > 1:
+            parts += ["### A token decoded in one call", markdown(decode_rows(machine))]
         for name in WORK:
             if name in machine.suites:
                 parts += [
