@@ -146,6 +146,40 @@ def test_attention_is_shown_by_what_it_reaches_and_beside_deterministic_peers(ma
         assert suite.shares == []
 
 
+def attentions(label, tokens, took, **attention):
+    records = [measurement(n, s, tokens, "attention", label, flops=3e9) for n, s in took.items()]
+    for record in records:
+        record["shape"] = {**record["shape"], "attention": {"mask": "causal", "keys": tokens, **attention}}
+    return records
+
+
+def test_a_prompt_is_shown_beside_the_same_that_had_rotated(make):
+    records = []
+    for tokens, ours in ((2048, 4e-4), (1024, 2e-4)):
+        took = {"ropekit": ours, "ropekit + FA3": 3e-4, "ropekit + cuDNN": 5e-4}
+        records += attentions("32/8 heads", tokens, took, rotate="qk")
+        before = {"ropekit": 0.8 * ours, "ropekit + FA3": 2e-4}
+        records += attentions("32/8 heads, rotated before", tokens, before, rotate="none")
+    records += attentions("packed", 2048, {"ropekit": 1e-4}, rotate="qk")  # has no other half
+    (machine,) = found_of(make(records, "GPU"))
+    heading, *rows = documents.length_rows(machine)
+    assert [row[1] for row in rows] == ["1024", "2048"] and heading[-2:] == ["FA3 alone", "cuDNN alone"]
+    first = ["1", "1024", "200 us", "15 TFLOP/s", "▲ first, 1.50x ropekit + FA3", "25.0 %", "160 us"]
+    assert rows[0] == [*first, "200 us", "-"]
+    said = "- **1 of 2** prompts' attentions, rotation included, are faster on an GPU"
+    assert f"{said} than a rotation and then cuDNN or FA3." in documents.overview([machine])
+    assert "tax against length" in documents.figures([results.short(make(records, "GPU"))])
+
+
+def test_a_token_decoded_in_one_call_is_shown_beside_what_does_less(make):
+    took = {"ropekit": 2e-5, "ropekit.decode": 1e-5, "ropekit + cuDNN": 3e-5, "FlashAttention 3": 4e-5}
+    records = attentions("decode, 8K keys", 1, took, rotate="q", kv_cache="table")
+    records += attentions("decode, window", 1, {"ropekit": 2e-5}, rotate="q", kv_cache="table")
+    (machine,) = found_of(make(records))
+    rows = documents.decode_rows(machine)
+    assert rows[1:] == [["decode, 8K keys", "1", "10 us", "20 us", "40 us", "-", "30 us"]]
+
+
 def test_append_is_shown_beside_its_steps(make):
     took = {"ropekit": 3e-6, "ropekit, step after step": 6e-6, "vLLM": 9e-6}
     own = make([measurement(n, s, 1, "append") for n, s in list(took.items())[:2]]) | {"command": "bench"}

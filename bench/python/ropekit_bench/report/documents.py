@@ -21,6 +21,7 @@ NONE = "No run is in bench/results."
 WORK = {"append": "append", "attention": "attention", "attention-backward": "attention and its backward"}
 OF_THE_PAGE = ("A/A", "call", "over naive", "runs")  # columns that figures.md goes without
 SIZES = ("batch", "tokens", "q_heads", "k_heads", "head_dim", "dtype")
+ROTATED = ", rotated before"  # ends the label of a case whose q and k had rotated
 DECODE = "ropekit.decode"
 # Heading: name of the row.
 ALONE = {"FA3 alone": "ropekit + FA3", "cuDNN alone": "ropekit + cuDNN"}
@@ -45,7 +46,7 @@ def overview(found):
     lines = []
     for machine in [m for m in found if m.backend != "cpu" and m.has_peers]:
         if prefill := machine.suites.get("prefill"):
-            said = f"is what rotating a prompt reaches on an {machine.name}"
+            said = f"is what rotating a prompt reaches on an {machine.short}"
             count = len(prefill.shares)
             share = percent(median(prefill.shares))
             lines.append(f"- **{share}** of a copy's speed {said}, the median of {count} cases.")
@@ -54,12 +55,12 @@ def overview(found):
             names = {n.split()[0] for c in append.contested for n in c.rows if is_peer(n)}
             first = f"**{append.count('first')} of {len(append.contested)}** KV-cache writes"
             others = f"than {listed(names)}"
-            lines.append(f"- {first}, norm and rotation included, are faster on an {machine.name} {others}.")
+            lines.append(f"- {first}, norm and rotation included, are faster on an {machine.short} {others}.")
         if prompts := contested_prompts(machine):
             first = f"**{sum(c.standing == 'first' for c in prompts)} of {len(prompts)}** prompts' attentions"
             names = {peer_name(n) for c in prompts for n in c.peers}
-            others = f"than a rotation and then {listed(names)}, {lead(prompts)} as fast on the mean"
-            lines.append(f"- {first}, rotation included, are faster on an {machine.name} {others}.")
+            others = f"than a rotation and then {listed(names)}"
+            lines.append(f"- {first}, rotation included, are faster on an {machine.short} {others}.")
     return "\n".join(lines) or NONE
 
 
@@ -174,13 +175,11 @@ def alone(cell, name):
 def length_rows(machine):
     """Prompts against their length, beside the same whose q and k had rotated before."""
     suite = machine.suites.get("attention")
-    cells = [c for c in suite.cells if CALL in c.rows] if suite else []
-    sizes = lambda c: (*(c.shape[n] for n in SIZES), what(c)["mask"], what(c).get("window"))  # noqa: E731
-    before = {sizes(c): c for c in cells if what(c).get("rotate") == "none"}
+    cells = {(c.label, *(c.shape[n] for n in SIZES)): c for c in suite.cells} if suite else {}
     rows = [["B", "T", "ropekit", "reaches", "over the best chain", "tax", "rotated before", *ALONE]]
-    for c in sorted(cells, key=lambda c: (c.shape["tokens"], c.shape["batch"])):
-        if what(c).get("rotate") == "qk" and sizes(c) in before:
-            own = before[sizes(c)]
+    for key, own in sorted(cells.items(), key=lambda x: (x[1].shape["tokens"], x[1].shape["batch"])):
+        c = cells.get((key[0].removesuffix(ROTATED), *key[1:]))
+        if key[0].endswith(ROTATED) and c and CALL in c.rows and CALL in own.rows:
             tax = percent(c.seconds(CALL) / own.seconds(CALL) - 1, 1)
             first = [str(c.shape["batch"]), str(c.shape["tokens"]), duration(c.time(CALL)[0]), reached(c)]
             others = [alone(own, name) for name in ALONE.values()]
@@ -200,8 +199,9 @@ def decode_rows(machine):
 
 
 def behind_rows(machine):
+    """Of suites that have no table of their own."""
     rows, shown = [["suite", "case", "", "ropekit", "peer"]], {}
-    for suite, c in lost(machine):
+    for suite, c in (pair for pair in lost(machine) if pair[0].name not in WORK):
         shown[suite.name] = shown.get(suite.name, 0) + 1
         if shown[suite.name] <= MOST_BEHIND:
             ours = duration(c.time("ropekit")[0]) if c.lead else "-"
@@ -259,7 +259,7 @@ def figures(runs):
                     f"### {name}: {tally(machine.suites[name].cells)}",
                     markdown(cases(machine.suites[name])),
                 ]
-        if lost(machine):
+        if len(behind_rows(machine)) > 1:
             parts += [
                 f"### Where a peer is ahead: at most {MOST_BEHIND} cases of a suite",
                 markdown(behind_rows(machine)),
