@@ -8,10 +8,19 @@
 
 #include <ropekit/backend.h>
 
-/* Rows of a block, and bytes of its shared memory: a header with barriers and descriptions of
- * tiles, then two tiles each of queries, of keys and of values, and one of results. */
+/* A block of GPU_SM90_ROWS rows, and the keys that it takes at a time. */
 enum { GPU_SM90_ROWS = 128, SM90_HEADER = 2048 };
-#define GPU_SM90_SHARED(dim) (SM90_HEADER + 7 * GPU_SM90_ROWS * (dim)*2)
+#define GPU_SM90_KEYS(dim) ((dim) > 192 ? 80 : 128)
+
+/* Tiles of queries in shared memory; with two there is one of results. */
+#define GPU_SM90_QUERIES(dim) ((dim) > 128 ? 1 : 2)
+
+/* Bytes of a block's shared memory: a header with barriers and descriptions of tiles, then tiles of
+ * queries, two each of keys and of values, and one of results. */
+#define GPU_SM90_SHARED(dim, v_dim)                                                                \
+    (SM90_HEADER + 2 * GPU_SM90_ROWS * GPU_SM90_QUERIES(dim) * (dim) +                             \
+     4 * GPU_SM90_KEYS(dim) * ((dim) + (v_dim)) +                                                  \
+     (GPU_SM90_QUERIES(dim) == 2 ? 2 * GPU_SM90_ROWS * (v_dim) : 0))
 
 /* Device memory that a launch writes to, at multiples of 16. */
 typedef struct gpu_sm90_memory {
@@ -33,14 +42,16 @@ typedef struct gpu_sm90_call {
 } gpu_sm90_call;
 
 #define GPU_SM90_DECLINED                                                                          \
-    "declined: heads are not of 64 or 128 elements of 16 bits, or there is a cap, a tree, a "      \
+    "declined: heads are not of 64, 128 or 256 elements of 16 bits, or of 192 in queries and "     \
+    "keys "                                                                                        \
+    "and 128 in values, or there is a cap, a tree, a "                                             \
     "ring, a cache of another type or of other pages, or no GPU of sm_90"
 
 #ifdef ROPEKIT_SM90
 
 /* The kernel of a problem on a device; NULL: none, as where it is no GPU of sm_90, or heads are not
- * of 64 or 128 elements, or there is a cap, a tree or a ring, or a cache of other elements or whose
- * pages neither divide 128 keys nor are multiples of as many. */
+ * of 64, 128 or 256 elements, or of 192 and 128, or there is a cap, a tree or a ring, or a cache of
+ * other elements or whose pages do not lie in a tile of keys by 8, 16 or more keys. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
 
 /* Loads that kernel, and the one of angles. */

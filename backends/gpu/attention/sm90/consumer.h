@@ -37,32 +37,33 @@ GPU_FN int sm90_is_part(const sm90_place &at) {
 
 /* Begins the product of queries and the next tile of keys. */
 template <class T>
-GPU_FN void sm90_begin_scores(const sm90_block &b, const sm90_place &at, float (&s)[64]) {
+GPU_FN void sm90_begin_scores(const sm90_block &b, const sm90_place &at, float (&s)[T::SCORES]) {
     sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
     sm90_products_begin();
-    sm90_score<T>(
-        s,
-        (uint32_t)sm90_uniform((int)(at.queries + (uint32_t)(at.tile & 1) * (T::TILE_BYTES / 16))),
-        at.keys_at + (uint32_t)at.keys.stage * (T::TILE_BYTES / 16));
+    sm90_score<T>(s,
+                  (uint32_t)sm90_uniform((int)(at.queries + (uint32_t)(at.tile & (T::QUERIES - 1)) *
+                                                                (T::QUERY_BYTES / 16))),
+                  at.keys_at + (uint32_t)at.keys.stage * (T::KEY_BYTES / 16));
     sm90_products_end();
 }
 
 /* Begins the product of the last weights and their values. */
 template <class T>
 GPU_FN void sm90_begin_sums(const sm90_block &b, const sm90_place &at,
-                            const uint32_t (&weights)[32], float (&out)[T::ELEMENTS]) {
+                            const uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
     sm90_wait(SM90_BARRIER(b, values_full, at.values.stage), at.values.parity);
     sm90_products_begin();
     sm90_add<T>(out, weights,
                 (uint32_t)sm90_uniform(
-                    (int)(at.values_at + (uint32_t)at.values.stage * (T::TILE_BYTES / 16))),
+                    (int)(at.values_at + (uint32_t)at.values.stage * (T::VALUE_BYTES / 16))),
                 at.adds);
     sm90_products_end();
 }
 
-/* Ends the product of queries and keys, which was begun before that of weights and values. */
-GPU_FN void sm90_end_scores(const sm90_block &b, sm90_place &at, float (&s)[64]) {
-    sm90_products_wait<1>();
+/* Ends the product of queries and keys; LEFT: groups of products that were begun behind it. */
+template <class T, int LEFT>
+GPU_FN void sm90_end_scores(const sm90_block &b, sm90_place &at, float (&s)[T::SCORES]) {
+    sm90_products_wait<LEFT>();
     sm90_settle(s);
     sm90_arrive_if(SM90_BARRIER(b, keys_free, at.keys.stage), at.leads);
     sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads && at.n + 1 == at.tiles);
@@ -80,12 +81,12 @@ GPU_FN void sm90_end_sums(const sm90_block &b, sm90_place &at, float (&out)[T::E
 /* A tile of keys that all rows see. The wait stands between maximum and exponentials. */
 template <class T>
 GPU_FN void sm90_whole(const sm90_block &b, sm90_place &at, sm90_rows &rows, float unit,
-                       uint32_t (&weights)[32], float (&out)[T::ELEMENTS]) {
-    float s[64], minus[2];
+                       uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
+    float s[T::SCORES], minus[2];
     sm90_begin_scores<T>(b, at, s);
     sm90_rescale(out, rows);
     sm90_begin_sums<T>(b, at, weights, out);
-    sm90_end_scores(b, at, s);
+    sm90_end_scores<T, 1>(b, at, s);
     sm90_maximum(s, rows, minus, unit);
     sm90_end_sums<T>(b, at, out);
     sm90_exponentiate<T>(s, rows, minus, unit, weights);
@@ -111,6 +112,7 @@ template <class T> GPU_FN void sm90_rotate_first(const sm90_block &b, int tile, 
 }
 
 /* Finds which keys rows see, while their first product runs. */
+template <class T>
 GPU_FN void sm90_see(const sm90_block &b, sm90_place &at, int row, sm90_seen (&seen)[2]) {
     const sm90_tile *t = &b.header->tile[at.tile % SM90_KNOWN];
     const int4 keys = *(const int4 *)(const void *)&t->first,
@@ -120,7 +122,7 @@ GPU_FN void sm90_see(const sm90_block &b, sm90_place &at, int row, sm90_seen (&s
     at.tiles = sm90_uniform(keys.y);
     at.right = sm90_uniform(keys.z);
     at.whole_end = at.right + sm90_uniform(keys.w);
-    at.end = (keys.x + keys.y) * SM90_KEYS;
+    at.end = (keys.x + keys.y) * T::KEYS;
 #pragma unroll
     for (int h = 0; h < 2; h++)
         seen[h] = sm90_seen_of(b.schedule->mask, rows.z + ((row + 8 * h) >> b.schedule->pack),
@@ -133,6 +135,48 @@ GPU_FN int sm90_found(const sm90_block &b, const sm90_place &at) {
     return sm90_uniform(b.header->found[at.values.parity * 2 + (uint32_t)at.values.stage]);
 }
 
+/* From the scores of rows' first tile of keys to weights. */
+template <class T>
+GPU_FN void sm90_take_first(const sm90_block &b, sm90_place &at, float (&s)[T::SCORES],
+                            sm90_lacks &lacks, sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS]) {
+    const float unit = b.schedule->unit;
+    float minus[2];
+    lacks.tile = at.tile;
+    lacks.base = at.end - T::KEYS;
+    if (sm90_is_part(at))
+        sm90_hide(s, lacks.seen, lacks.base);
+    sm90_begin(rows, b.schedule->lowest);
+    sm90_maximum(s, rows, minus, unit);
+    sm90_exponentiate<T>(s, rows, minus, unit, weights);
+    rows.rescale[0] = rows.rescale[1] = 1.0f;
+    at.adds = 0;
+}
+
+/* Ends the product of the last weights and their values. cleans: something may have been taken out
+ * of these. */
+template <class T>
+GPU_FN void sm90_finish_sums(const sm90_block &b, sm90_place &at, const sm90_lacks &lacks,
+                             int cleans, const uint32_t (&weights)[T::WEIGHTS],
+                             float (&out)[T::ELEMENTS]) {
+    const int found = cleans ? sm90_found(b, at) : 0;
+    sm90_end_sums<T>(b, at, out);
+    if (found)
+        sm90_add_nonfinite<T>(b, lacks, weights, out);
+}
+
+/* Ends the rows of `lacks` beside the first product of the next ones. */
+template <class T>
+GPU_FN void sm90_change_rows(const sm90_block &b, const CUtensorMap *map, int consumer, int row,
+                             sm90_place &at, sm90_lacks &lacks, sm90_rows &rows,
+                             uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
+    float s[T::SCORES];
+    sm90_begin_scores<T>(b, at, s);
+    sm90_end<T>(b, &b.header->tile[lacks.tile % SM90_KNOWN], map, consumer, rows, out);
+    sm90_see<T>(b, at, row, lacks.seen);
+    sm90_end_scores<T, 0>(b, at, s);
+    sm90_take_first<T>(b, at, s, lacks, rows, weights);
+}
+
 /* All tiles of the block from at.tile on, which the next one ends. */
 template <class T>
 GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consumer, sm90_place &at) {
@@ -140,35 +184,28 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
               row = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
     const float unit = b.schedule->unit;
     float out[T::ELEMENTS];
-    uint32_t weights[32];
+    uint32_t weights[T::WEIGHTS];
     sm90_rows rows;
     sm90_lacks lacks = {};
     if (!sm90_next_rows(b, at))
         return;
-    if (b.schedule->rotation.pairs)
+    if (T::QUERIES == 2 && b.schedule->rotation.pairs)
         sm90_rotate_first<T>(b, at.tile, consumer);
-    sm90_see(b, at, row, lacks.seen);
+    sm90_see<T>(b, at, row, lacks.seen);
     {
-        float s[64], minus[2];
+        float s[T::SCORES];
         sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
         sm90_products_begin();
-        sm90_score<T>(s, at.queries + (uint32_t)(at.tile & 1) * (T::TILE_BYTES / 16),
-                      at.keys_at + (uint32_t)at.keys.stage * (T::TILE_BYTES / 16));
+        sm90_score<T>(s,
+                      at.queries + (uint32_t)(at.tile & (T::QUERIES - 1)) * (T::QUERY_BYTES / 16),
+                      at.keys_at + (uint32_t)at.keys.stage * (T::KEY_BYTES / 16));
         sm90_products_end();
         sm90_products_wait<0>();
         sm90_settle(s);
         sm90_arrive_if(SM90_BARRIER(b, keys_free, at.keys.stage), at.leads);
         sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads && at.tiles == 1);
-        lacks.tile = at.tile;
-        lacks.base = at.end - SM90_KEYS;
-        if (sm90_is_part(at))
-            sm90_hide(s, lacks.seen, lacks.base);
-        sm90_begin(rows, b.schedule->lowest);
-        sm90_maximum(s, rows, minus, unit);
-        sm90_exponentiate<T>(s, rows, minus, unit, weights);
         sm90_step(at.keys);
-        rows.rescale[0] = rows.rescale[1] = 1.0f;
-        at.adds = 0;
+        sm90_take_first<T>(b, at, s, lacks, rows, weights);
     }
     sm90_rows before = rows;
     int old = -1; /* rows of the block that are summed and not stored, and what they had */
@@ -185,12 +222,23 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
         const int lacks_some = at.careful && sm90_is_part(at), ends = at.n + 1 == at.tiles;
         sm90_seen seen[2] = {lacks.seen[0], lacks.seen[1]};
         at.n++;
+        if (T::QUERIES == 1 && ends) {
+            at.tile++;
+            sm90_rescale(out, rows);
+            sm90_begin_sums<T>(b, at, weights, out);
+            const int more = sm90_next_rows(b, at);
+            sm90_finish_sums<T>(b, at, lacks, lacks_some, weights, out);
+            if (!more)
+                break;
+            sm90_change_rows<T>(b, map, consumer, row, at, lacks, rows, weights, out);
+            continue;
+        }
         if (ends) {
             at.tile++;
             if (!sm90_next_rows(b, at))
                 break;
         }
-        float s[64], minus[2];
+        float s[T::SCORES], minus[2];
         sm90_begin_scores<T>(b, at, s);
         if (old >= 0)
             sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
@@ -198,34 +246,30 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
             sm90_rescale(out, rows);
         sm90_begin_sums<T>(b, at, weights, out);
         if (ends)
-            sm90_see(b, at, row, seen);
-        sm90_end_scores(b, at, s);
+            sm90_see<T>(b, at, row, seen);
+        sm90_end_scores<T, 1>(b, at, s);
         before = rows;
         old = ends ? lacks.tile : -1;
-        const int base = at.end - (at.n + 1) * SM90_KEYS;
+        const int base = at.end - (at.n + 1) * T::KEYS;
         if (sm90_is_part(at))
             sm90_hide(s, seen, base);
         if (ends)
             sm90_begin(rows, b.schedule->lowest);
         sm90_maximum(s, rows, minus, unit);
-        const int found = lacks_some ? sm90_found(b, at) : 0;
-        sm90_end_sums<T>(b, at, out);
-        if (found)
-            sm90_add_nonfinite<T>(b, lacks, weights, out);
+        sm90_finish_sums<T>(b, at, lacks, lacks_some, weights, out);
         sm90_exponentiate<T>(s, rows, minus, unit, weights);
         at.adds = !ends;
         lacks = {at.tile, base, {seen[0], seen[1]}};
     }
-    if (old >= 0)
-        sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
-    else
-        sm90_rescale(out, rows);
-    sm90_begin_sums<T>(b, at, weights, out);
-    const int was_part = at.n - 1 < at.right || at.n - 1 >= at.whole_end,
-              found = at.careful && was_part ? sm90_found(b, at) : 0;
-    sm90_end_sums<T>(b, at, out);
-    if (found)
-        sm90_add_nonfinite<T>(b, lacks, weights, out);
+    if (T::QUERIES == 2) {
+        if (old >= 0)
+            sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
+        else
+            sm90_rescale(out, rows);
+        sm90_begin_sums<T>(b, at, weights, out);
+        const int was_part = at.n - 1 < at.right || at.n - 1 >= at.whole_end;
+        sm90_finish_sums<T>(b, at, lacks, at.careful && was_part, weights, out);
+    }
     sm90_end<T>(b, &b.header->tile[lacks.tile % SM90_KNOWN], map, consumer, rows, out);
 }
 
@@ -236,7 +280,7 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
     at.leads = threadIdx.x % 128 == 0;
     at.queries = sm90_matrix(sm90_queries<T>(b, 0) + (uint32_t)consumer * 8192, 16);
     at.keys_at = sm90_matrix(sm90_keys<T>(b, 0), 16);
-    at.values_at = sm90_matrix(sm90_values<T>(b, 0), SM90_KEYS * 128);
+    at.values_at = sm90_matrix(sm90_values<T>(b, 0), T::KEYS * 128);
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
         sm90_attend<T>(b, map, consumer, at);

@@ -40,51 +40,55 @@ GPU_FN void sm90_store_lse(const sm90_block &b, const sm90_tile *t, int row, flo
                (row & ((1 << pack) - 1)) * b.schedule->lse_stride[2]] = lse;
 }
 
+/* Element 0 of a row's result. */
+GPU_FN char *sm90_result(const sm90_block &b, const sm90_tile *t, int row) {
+    const int64_t *stride = b.call->out_stride;
+    const int pack = b.schedule->pack;
+    return (char *)b.call->out +
+           2 * (t->q_row * stride[0] + (t->q_token + (row >> pack)) * stride[1] +
+                (t->head + (row & ((1 << pack) - 1))) * stride[2]);
+}
+
 /* Rows of a consumer in shared memory, from there to where they go, one by one. */
 template <class T>
 GPU_FN void sm90_copy_rows(const sm90_block &b, const sm90_tile *t, int consumer) {
-    const int64_t *stride = b.call->out_stride;
-    const int pack = b.schedule->pack, thread = (int)threadIdx.x & 127;
-    for (int i = thread; i < 64 * (T::DIM / 8); i += 128) {
-        const int row = i / (T::DIM / 8), chunk = i % (T::DIM / 8), at = consumer * 64 + row;
+    const int thread = (int)threadIdx.x & 127;
+    for (int i = thread; i < 64 * (T::V_DIM / 8); i += 128) {
+        const int row = i / (T::V_DIM / 8), chunk = i % (T::V_DIM / 8), at = consumer * 64 + row;
         if (at >= t->rows)
             return;
         const uint4 eight = sm90_read(sm90_results<T>(b, consumer) + sm90_chunk(64, row, chunk));
-        const int64_t to = t->q_row * stride[0] + (t->q_token + (at >> pack)) * stride[1] +
-                           (t->head + (at & (1 << pack) - 1)) * stride[2] + chunk * 8;
-        *(uint4 *)(void *)((char *)b.call->out + 2 * to) = eight;
+        *(uint4 *)(void *)(sm90_result(b, t, at) + 16 * chunk) = eight;
     }
 }
 
-/* Divides, rounds and stores; the copy is waited for at the end of the next rows. */
+/* Divides and rounds elements of both rows in columns 8 j to 8 j + 15. */
 template <class T>
-GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
-                     const sm90_rows &rows, float (&out)[T::ELEMENTS]) {
-    const int thread = (int)threadIdx.x & 127, lane = thread % 32,
-              row = consumer * 64 + thread / 32 * 16 + lane / 4, pack = b.schedule->pack;
-    float factor[2], lse[2];
+GPU_FN void sm90_round(const float (&out)[T::ELEMENTS], const float (&factor)[2], int j,
+                       uint32_t (&two)[4], uint32_t (&largest)[4]) {
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-        factor[h] = sm90_factor(b, t, row + 8 * h, rows.most[h], rows.sum[h], &lse[h]);
-    if (__any_sync(~0u, factor[0] == 0.0f || factor[1] == 0.0f))
+    for (int k = 0; k < 4; k++)
+        two[k] = sm90_join<T::DTYPE>(out[4 * j + 2 * k] * factor[k & 1],
+                                     out[4 * j + 2 * k + 1] * factor[k & 1]);
 #pragma unroll
-        for (int i = 0; i < T::ELEMENTS; i++)
-            out[i] = factor[i >> 1 & 1] == 0.0f ? 0.0f : out[i]; /* else -0, or NaN */
+    for (int k = 0; k < 4; k++)
+        largest[k] = sm90_largest<T::DTYPE>(largest[k], two[k]);
+}
+
+/* Stores through shared memory; the copy is waited for at the end of the next rows. */
+template <class T>
+GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
+                            const float (&factor)[2], const float (&out)[T::ELEMENTS]) {
+    const int thread = (int)threadIdx.x & 127, lane = thread % 32, pack = b.schedule->pack,
+              r = thread / 32 * 16 + lane % 16, c = lane / 16;
+    uint32_t largest[4] = {};
     if (thread == 0)
         sm90_stores_read();
     sm90_group_barrier(consumer);
-    const int r = thread / 32 * 16 + lane % 16, c = lane / 16;
-    uint32_t largest[4] = {};
 #pragma unroll
-    for (int j = 0; j < T::DIM / 8; j += 2) {
+    for (int j = 0; j < T::V_DIM / 8; j += 2) {
         uint32_t two[4];
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            two[k] = sm90_join<T::DTYPE>(out[4 * j + 2 * k] * factor[k & 1],
-                                         out[4 * j + 2 * k + 1] * factor[k & 1]);
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            largest[k] = sm90_largest<T::DTYPE>(largest[k], two[k]);
+        sm90_round<T>(out, factor, j, two, largest);
         sm90_store_matrices(sm90_results<T>(b, consumer) + sm90_chunk(64, r, j + c), two[0], two[1],
                             two[2], two[3]);
     }
@@ -100,6 +104,52 @@ GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, 
         sm90_store(sm90_results<T>(b, consumer), map,
                    {t->head, t->q_token + (consumer * 64 >> pack), t->q_row});
     }
+}
+
+/* Stores straight from registers. Lanes exchange pairs of two elements, so that four of them write
+ * 32 bytes of a row that lie side by side. */
+template <class T>
+GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const float (&factor)[2],
+                             const float (&out)[T::ELEMENTS]) {
+    const int lane = (int)threadIdx.x % 4, odd = lane & 1;
+    char *const to[2] = {sm90_result(b, t, row) + 4 * (lane + 3 * odd),
+                         sm90_result(b, t, row + 8) + 4 * (lane + 3 * odd)};
+    uint32_t largest[4] = {};
+#pragma unroll
+    for (int j = 0; j < T::V_DIM / 8; j += 2) {
+        uint32_t two[4];
+        sm90_round<T>(out, factor, j, two, largest);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const uint32_t kept = odd ? two[h + 2] : two[h],
+                           got = __shfl_xor_sync(~0u, odd ? two[h] : two[h + 2], 1);
+            if (row + 8 * h < t->rows)
+                *(uint2 *)(void *)(to[h] + 16 * j) = odd ? uint2{got, kept} : uint2{kept, got};
+        }
+    }
+    for (int k = 1; k < 4; k++)
+        largest[0] = sm90_largest<T::DTYPE>(largest[0], largest[k]);
+    sm90_tell_again(b, t, !sm90_nonfinite<T::DTYPE>(largest[0]));
+}
+
+/* Ends rows: divides, rounds and stores. */
+template <class T>
+GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
+                     const sm90_rows &rows, float (&out)[T::ELEMENTS]) {
+    const int thread = (int)threadIdx.x & 127,
+              row = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
+    float factor[2], lse[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        factor[h] = sm90_factor(b, t, row + 8 * h, rows.most[h], rows.sum[h], &lse[h]);
+    if (__any_sync(~0u, factor[0] == 0.0f || factor[1] == 0.0f))
+#pragma unroll
+        for (int i = 0; i < T::ELEMENTS; i++)
+            out[i] = factor[i >> 1 & 1] == 0.0f ? 0.0f : out[i]; /* else -0, or NaN */
+    if (T::QUERIES == 2)
+        sm90_store_tile<T>(b, t, map, consumer, factor, out);
+    else
+        sm90_store_pairs<T>(b, t, row, factor, out);
     if (b.schedule->lse)
 #pragma unroll
         for (int h = 0; h < 2; h++)

@@ -4,7 +4,8 @@
 #include "backends/gpu/attention/sm90/producer.h"
 
 /* Registers of a thread that loads, and of one that multiplies. */
-enum { SM90_FEW = 72, SM90_MANY = 216 };
+template <class T> constexpr int sm90_few = T::DIM > 192 ? 56 : 72;
+template <class T> constexpr int sm90_many = T::DIM > 192 ? 224 : 216;
 
 /* Barriers wait for a copy's bytes, consumers, or one thread. */
 GPU_FN void sm90_start(const sm90_block &b) {
@@ -36,7 +37,7 @@ template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_map
         else if (thread >= 64)
             n = sm90_help<T>(b, n, sent, cleaned);
         else if (thread == 32)
-            n = sm90_find(b, n, careful);
+            n = sm90_find<T>(b, n, careful);
         n++;
         if (careful || !sm90_ends_again(b))
             return;
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
     }
 }
 
-template <int DTYPE, int DIM>
+template <int DTYPE, int DIM, int V_DIM>
 __global__ void __launch_bounds__(SM90_THREADS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                        const __grid_constant__ CUtensorMap v,
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
                        GPU_PARAMETER sm90_schedule schedule,
                        GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_call call, const int32_t *failed) {
-    typedef sm90_type<DTYPE, DIM> T;
+    typedef sm90_type<DTYPE, DIM, V_DIM> T;
     extern __shared__ __align__(1024) char sm90_memory[];
     const sm90_block b = {&problem,
                           &call,
@@ -85,22 +86,23 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
         sm90_start(b);
     __syncthreads();
     if (group == 0) {
-        sm90_registers_fewer<SM90_FEW>();
+        sm90_registers_fewer<sm90_few<T>>();
         gpu_wait_for_last();
         gpu_let_next_start();
         sm90_load_all<T>(b, {&q, &k, &v, &out});
     } else {
-        sm90_registers_more<SM90_MANY>();
+        sm90_registers_more<sm90_many<T>>();
         gpu_wait_for_last();
         sm90_consume<T>(b, &out, __shfl_sync(~0u, group, 0) - 1);
     }
 }
 
-#define SM90_KERNELS(dim)                                                                          \
+#define SM90_KERNELS(...)                                                                          \
     {                                                                                              \
-        GPU_KERNEL((gpu_attention_sm90<ROPE_F16, dim>)),                                           \
-            GPU_KERNEL((gpu_attention_sm90<ROPE_BF16, dim>))                                       \
+        GPU_KERNEL((gpu_attention_sm90<ROPE_F16, __VA_ARGS__>)),                                   \
+            GPU_KERNEL((gpu_attention_sm90<ROPE_BF16, __VA_ARGS__>))                               \
     }
-const void *const gpu_attention_sm90_kernels[2][2] = {SM90_KERNELS(64), SM90_KERNELS(128)};
+const void *const gpu_attention_sm90_kernels[SM90_HEADS][2] = {
+    SM90_KERNELS(64, 64), SM90_KERNELS(128, 128), SM90_KERNELS(192, 128), SM90_KERNELS(256, 256)};
 const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
 const void *const gpu_attention_sm90_angles_kernel = GPU_KERNEL(gpu_attention_sm90_angles);

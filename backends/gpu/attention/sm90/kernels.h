@@ -8,9 +8,8 @@
 extern "C" {
 #endif
 
-/* A block takes 128 keys at a time: one warp group loads, each of two consumers multiplies 64 rows.
- */
-enum { SM90_ROWS = GPU_SM90_ROWS, SM90_KEYS = 128, SM90_CONSUMERS = 2, SM90_THREADS = 384 };
+/* One warp group of a block loads, each of two consumers multiplies 64 rows. */
+enum { SM90_ROWS = GPU_SM90_ROWS, SM90_CONSUMERS = 2, SM90_THREADS = 384 };
 
 /* Keys that a row sees before and behind its own, and the length of chunks; SM90_FAR: all, none. */
 enum { SM90_FAR = 1 << 30 };
@@ -75,11 +74,12 @@ typedef struct sm90_schedule {
     int64_t lse_stride[3];
 } sm90_schedule;
 
-/* Kernels of heads of 64 and of 128 elements, of f16 and of bf16, that take (CUtensorMap q, k, v,
- * out, sm90_schedule, rope_attention_problem, rope_attention_call, int32_t *failed);
- * GPU_SM90_SHARED() bytes of dynamic shared memory.
+/* Kernels of heads of 64, of 128, of 192 with values of 128, and of 256 elements, of f16 and of
+ * bf16, that take (CUtensorMap q, k, v, out, sm90_schedule, rope_attention_problem,
+ * rope_attention_call, int32_t *failed); GPU_SM90_SHARED() bytes of dynamic shared memory.
  */
-extern const void *const gpu_attention_sm90_kernels[2][2];
+enum { SM90_64, SM90_128, SM90_192, SM90_256, SM90_HEADS };
+extern const void *const gpu_attention_sm90_kernels[SM90_HEADS][2];
 
 /* Takes (rope_attention_problem, rope_attention_call, int32_t *failed): a block of
  * GPU_ATTENTION_THREADS threads says of a sequence whether its table has a page that the cache

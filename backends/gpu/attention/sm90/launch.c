@@ -15,10 +15,11 @@ enum { GROUP = 16 };
 
 /* Keys or values: of a tensor, or of a cache whose rows are pages. */
 static sm90_view view_of(const rope_attention_problem *p, const rope_attention_call *call,
-                         const rope_append_operand *o) {
+                         const rope_append_operand *o, int32_t dim) {
     if (p->cache)
-        return (sm90_view){o->cache,     o->cache_stride, o->cache_stride[4], call->pages,
-                           p->page_size, o->heads,        p->head_dim};
+        return (sm90_view){o->cache,    o->cache_stride, o->cache_stride[4],
+                           call->pages, p->page_size,    o->heads,
+                           dim};
     const int64_t *stride = o->out ? o->out_stride : o->in_stride;
     return (sm90_view){o->out ? o->out : o->in,
                        stride,
@@ -26,7 +27,7 @@ static sm90_view view_of(const rope_attention_problem *p, const rope_attention_c
                        call->k_position.cu_seqlens ? 1 : call->rope.batch,
                        call->k_tokens,
                        o->heads,
-                       p->head_dim};
+                       dim};
 }
 
 static sm90_view queries_of(const rope_attention_problem *p, const rope_attention_call *call) {
@@ -39,7 +40,7 @@ static sm90_view queries_of(const rope_attention_problem *p, const rope_attentio
 static sm90_view results_of(const rope_attention_problem *p, const rope_attention_call *call) {
     return (sm90_view){call->out,        call->out_stride,  call->out_stride[3],
                        call->rope.batch, call->rope.tokens, call->rope.tensor[0].heads,
-                       p->head_dim};
+                       p->v_head_dim};
 }
 
 int32_t sm90_pack_of(int64_t shares) {
@@ -81,11 +82,13 @@ static int64_t fours_of(const rope_problem *r) {
 /* Elements of queries from which a pass over them takes longer than the launch that has angles. */
 enum { LONG_PASS = 1 << 22 };
 
-/* Whether queries are rotated in shared memory: where their positions do not depend on lengths. */
+/* Whether queries are rotated in shared memory: where they are copied a tile ahead, and their
+ * positions do not depend on lengths. */
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
-    return call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
+    return GPU_SM90_QUERIES(p->head_dim) == 2 &&
+           call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
                LONG_PASS / p->head_dim &&
            r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
            !r->xpos_rate && r->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
@@ -102,23 +105,43 @@ size_t gpu_sm90_angles(const rope_attention_problem *p) {
     return p->rotates[0] ? (size_t)fours_of(&p->rope) * 8 * sizeof(float) : 0;
 }
 
-static int is_tile_of(int32_t head_dim, int32_t v_head_dim, int32_t dtype) {
-    return (head_dim == 64 || head_dim == 128) && v_head_dim == head_dim && dtype != ROPE_F32;
+/* Of heads, their kernels; SM90_HEADS: none. */
+static int heads_of(const rope_attention_problem *p) {
+    static const int16_t sizes[SM90_HEADS][2] = {[SM90_64] = {64, 64},
+                                                 [SM90_128] = {128, 128},
+                                                 [SM90_192] = {192, 128},
+                                                 [SM90_256] = {256, 256}};
+    int i = 0;
+    while (i < SM90_HEADS && (p->head_dim != sizes[i][0] || p->v_head_dim != sizes[i][1]))
+        i++;
+    return i;
 }
 
-/* Keys of a table's page that one copy takes: tiles of keys are whole pages, or pages whole tiles.
- * 0: there is no table. */
+/* Keys of a table's page that one copy takes: the most that divide a page and a tile of keys. 0:
+ * there is no table. */
 static int32_t page_of(const rope_attention_problem *p) {
-    return p->cache == ROPE_CACHE_TABLE ? (int32_t)gpu_at_most(p->page_size, SM90_KEYS) : 0;
+    int64_t page = p->page_size, rest = GPU_SM90_KEYS(p->head_dim);
+    if (p->cache != ROPE_CACHE_TABLE)
+        return 0;
+    while (rest > 0) {
+        const int64_t next = page % rest;
+        page = rest;
+        rest = next;
+    }
+    return (int32_t)page;
 }
+
+/* Lanes that copy a tile of keys from a table's pages, each 64 elements of some keys. */
+enum { LANES = 32 };
 
 static int takes_cache(const rope_attention_problem *p) {
     const int32_t page = page_of(p);
     return !p->cache ||
            (p->k.store_dtype == p->rope.dtype && p->v.store_dtype == p->rope.dtype &&
-            p->k.dim_block == p->head_dim && p->v.dim_block == p->v_head_dim && !p->rotates[1] &&
-            (!page || (page % 8 == 0 && SM90_KEYS % page == 0 && p->page_size % page == 0 &&
-                       p->page_size <= INT32_MAX / 2)));
+            p->head_dim == p->v_head_dim && p->k.dim_block == p->head_dim &&
+            p->v.dim_block == p->v_head_dim && !p->rotates[1] &&
+            (!page || (page % 8 == 0 && p->page_size <= INT32_MAX / 2 &&
+                       GPU_SM90_KEYS(p->head_dim) / page * (p->head_dim / 64) <= LANES)));
 }
 
 int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
@@ -126,12 +149,12 @@ int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
 }
 
 static const void *kernel_of(const rope_attention_problem *p) {
-    return gpu_attention_sm90_kernels[p->head_dim == 128][p->rope.dtype == ROPE_BF16];
+    return gpu_attention_sm90_kernels[heads_of(p)][p->rope.dtype == ROPE_BF16];
 }
 
 const void *gpu_sm90_kernel(const rope_attention_problem *p, int32_t device) {
     int major = 0, minor = 0;
-    if (!is_tile_of(p->head_dim, p->v_head_dim, p->rope.dtype) || !takes_cache(p) || p->ring ||
+    if (heads_of(p) == SM90_HEADS || p->rope.dtype == ROPE_F32 || !takes_cache(p) || p->ring ||
         p->soft_cap > 0 || p->mask == ROPE_MASK_TREE || !(p->scale > 0))
         return NULL;
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
@@ -148,8 +171,8 @@ gpuError_t gpu_sm90_load(const void *kernel) {
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
-    const sm90_view views[] = {queries_of(p, call), view_of(p, call, &call->k),
-                               view_of(p, call, &call->v), results_of(p, call)};
+    const sm90_view views[] = {queries_of(p, call), view_of(p, call, &call->k, p->head_dim),
+                               view_of(p, call, &call->v, p->v_head_dim), results_of(p, call)};
     if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
         return 0; /* a query may have no position */
@@ -244,18 +267,19 @@ static gpuError_t launch_pages(const gpu_sm90_call *l) {
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_call *call = l->call;
     const rope_attention_problem *p = l->problem;
-    const sm90_view q = queries_of(p, call), k = view_of(p, call, &call->k),
-                    v = view_of(p, call, &call->v), out = results_of(p, call);
+    const sm90_view q = queries_of(p, call), k = view_of(p, call, &call->k, p->head_dim),
+                    v = view_of(p, call, &call->v, p->v_head_dim), out = results_of(p, call);
     const int looks = gpu_sm90_looks_at_pages(p);
     const int32_t *failed = looks ? l->memory.failed : l->failed;
     sm90_schedule schedule = schedule_of(p, call, failed, &l->memory, l->leaves_few);
     const int32_t dtype = p->rope.dtype, pack = 1 << schedule.pack, parts = p->head_dim / 64,
-                  page = page_of(p), keys = page ? page : SM90_KEYS, key_parts = page ? 1 : parts;
+                  v_parts = p->v_head_dim / 64, page = page_of(p),
+                  keys = page ? page : GPU_SM90_KEYS(p->head_dim);
     CUtensorMap maps[4];
     if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack, parts) ||
-        !sm90_map_encode(&maps[1], dtype, &k, 1, keys, key_parts) ||
-        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, key_parts) ||
-        !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, parts))
+        !sm90_map_encode(&maps[1], dtype, &k, 1, keys, page ? 1 : parts) ||
+        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, page ? 1 : v_parts) ||
+        !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, v_parts))
         return cudaErrorInvalidValue;
     if (schedule.tiles <= l->multiprocessors)
         schedule.tickets = NULL;
@@ -277,7 +301,8 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
                block = {SM90_THREADS, 1, 1};
     const int early = rotates || looks ? l->follows_early && (rotates || !schedule.tickets)
                                        : l->early && !schedule.tickets;
-    return error == gpuSuccess ? gpu_launch_kernel(kernel_of(p), grid, block, arguments,
-                                                   GPU_SM90_SHARED(p->head_dim), l->stream, early)
-                               : error;
+    return error == gpuSuccess
+               ? gpu_launch_kernel(kernel_of(p), grid, block, arguments,
+                                   GPU_SM90_SHARED(p->head_dim, p->v_head_dim), l->stream, early)
+               : error;
 }

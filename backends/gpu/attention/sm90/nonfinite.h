@@ -32,8 +32,8 @@ template <class T>
 GPU_FN int sm90_clean_values(uint32_t values, int first, int end, int thread, int threads) {
     int found = 0;
 #pragma unroll 1
-    for (int i = thread; i < T::TILE_BYTES / 16; i += threads) {
-        const int key = i / 8 % SM90_KEYS;
+    for (int i = thread; i < T::VALUE_BYTES / 16; i += threads) {
+        const int key = i / 8 % T::KEYS;
         if (key < first)
             continue;
         const uint4 eight = sm90_read(values + 16 * (uint32_t)i);
@@ -81,7 +81,7 @@ GPU_FN void sm90_add_key(const sm90_block &b, const sm90_tile *t, int64_t key,
                          float (&out)[T::ELEMENTS]) {
     const char *from = sm90_value(b, t, key) + 2 * (threadIdx.x % 4 * 2);
 #pragma unroll
-    for (int n = 0; n < T::DIM / 8; n++) {
+    for (int n = 0; n < T::V_DIM / 8; n++) {
         const uint32_t two = *(const uint32_t *)(const void *)(from + 16 * n);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
@@ -98,10 +98,10 @@ GPU_FN void sm90_add_key(const sm90_block &b, const sm90_tile *t, int64_t key,
 /* Adds what was taken out of a tile of values. */
 template <class T>
 GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_lacks &lacks,
-                               const uint32_t (&weights)[32], float (&out)[T::ELEMENTS]) {
+                               const uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
     const sm90_tile *t = &b.header->tile[lacks.tile % SM90_KNOWN];
 #pragma unroll 1
-    for (int k = 0; k < SM90_KEYS; k++) {
+    for (int k = 0; k < T::KEYS; k++) {
         const int key = lacks.base + k;
         float weight[2];
         int sees[2];
@@ -109,7 +109,7 @@ GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_lacks &lacks,
         for (int h = 0; h < 2; h++) {
             uint32_t two = 0;
 #pragma unroll
-            for (int n = 0; n < 16; n++)
+            for (int n = 0; n < T::WEIGHTS / 2; n++)
                 sm90_take_if(two, weights[2 * n + h], n == k / 8);
             two = __shfl_sync(~0u, two, (int)threadIdx.x % 32 / 4 * 4 + k % 8 / 2);
             weight[h] = gpu_widen<T::DTYPE>((uint16_t)(two >> 16 * (k & 1)));

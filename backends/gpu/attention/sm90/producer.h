@@ -28,15 +28,16 @@ GPU_FN const sm90_tile *sm90_wait_tile(const sm90_block &b, int n) {
 /* Copies the queries of the block's tile n; 0 where there is none. */
 template <class T> GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_maps &maps, int n) {
     const volatile sm90_tile *t = sm90_wait_tile(b, n);
-    sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
+    sm90_wait_free(SM90_BARRIER(b, queries_free, 0), T::QUERIES == 2 ? n : n + 1);
     const int head = t->head;
-    const uint32_t barrier = b.schedule->rotation.pairs ? SM90_BARRIER(b, queries_sent, n % 2)
-                                                        : SM90_BARRIER(b, queries_full, n % 2);
+    const uint32_t barrier = T::QUERIES == 2 && b.schedule->rotation.pairs
+                                 ? SM90_BARRIER(b, queries_sent, n % 2)
+                                 : SM90_BARRIER(b, queries_full, n % 2);
     if (threadIdx.x % 32 == 0) {
         if (head < 0) { /* so that phases count tiles */
             sm90_arrive(barrier);
         } else {
-            sm90_expect(barrier, T::TILE_BYTES);
+            sm90_expect(barrier, T::QUERY_BYTES);
             sm90_load(sm90_queries<T>(b, n % 2), maps.q, barrier, {head, t->q_token, t->q_row});
         }
     }
@@ -55,7 +56,7 @@ template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box
     const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
     if (!page)
         return {at, 0, 1};
-    const int copies = (min(end - at.token, (int)SM90_KEYS) + page - 1) / page * (T::DIM / 64),
+    const int copies = (min(end - at.token, (int)T::KEYS) + page - 1) / page * (T::DIM / 64),
               key = lane / (T::DIM / 64) * page, from = at.token + key;
     if (lane < copies)
         at = {at.head, from % (int)b.p->page_size, sm90_page(b, at.row, from),
@@ -68,16 +69,15 @@ GPU_FN void sm90_senders_meet(const sm90_block &b) {
     __syncwarp(b.schedule->page ? ~0u : 1u);
 }
 
-/* Copies a tile of keys or of values. */
+/* Copies a tile of keys or of values, of `bytes` bytes where there is no table. */
 template <class T>
-GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, const CUtensorMap *map, uint32_t barrier,
-                      const sm90_share &share) {
+GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, uint32_t bytes, const CUtensorMap *map,
+                      uint32_t barrier, const sm90_share &share) {
     const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
     if (lane == 0)
-        sm90_expect(barrier,
-                    page ? (uint32_t)(share.copies * page * 128) : (uint32_t)T::TILE_BYTES);
+        sm90_expect(barrier, page ? (uint32_t)(share.copies * page * 128) : bytes);
     if (lane < share.copies)
-        sm90_load(to + (uint32_t)(share.at.part * SM90_KEYS + share.key) * 128, map, barrier,
+        sm90_load(to + (uint32_t)(share.at.part * T::KEYS + share.key) * 128, map, barrier,
                   share.at);
 }
 
@@ -86,7 +86,8 @@ GPU_FN void sm90_send_keys(const sm90_block &b, const sm90_maps &maps, int n,
                            const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, keys_free, 0), n);
     sm90_senders_meet(b);
-    sm90_copy<T>(b, sm90_keys<T>(b, n % 2), maps.k, SM90_BARRIER(b, keys_full, n % 2), share);
+    sm90_copy<T>(b, sm90_keys<T>(b, n % 2), T::KEY_BYTES, maps.k, SM90_BARRIER(b, keys_full, n % 2),
+                 share);
 }
 
 template <class T>
@@ -94,64 +95,72 @@ GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, 
                              const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, values_free, 0), n);
     sm90_senders_meet(b);
-    sm90_copy<T>(b, sm90_values<T>(b, n % 2), maps.v, barrier, share);
+    sm90_copy<T>(b, sm90_values<T>(b, n % 2), T::VALUE_BYTES, maps.v, barrier, share);
 }
 
-/* Copies of all tiles from tile `n` of the block on: queries a tile ahead, values one tile of keys
- * behind their keys. sent, cleaned: tiles of keys so far, and those of values that are cleaned. The
- * number of the tile that ends them. By one lane, or by a warp where pages are copied. */
+/* Copies of all tiles from tile `n` of the block on: queries a tile ahead, or behind the first of
+ * their keys where they have one tile of memory, values one tile of keys behind their keys. sent,
+ * cleaned: tiles of keys so far, and those of values that are cleaned. The number of the tile that
+ * ends them. By one lane, or by a warp where pages are copied. */
 template <class T>
 GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sent, int &cleaned) {
-    int more = sm90_send_queries<T>(b, maps, n), waits = 0;
+    int more = T::QUERIES == 2 ? sm90_send_queries<T>(b, maps, n) : sm90_wait_tile(b, n)->head >= 0,
+        waits = 0;
     uint32_t barrier = 0;
     sm90_share values = {};
     for (; more; n++) {
         const volatile sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
         const int tiles = t->tiles, end = t->end;
         sm90_box keys = {t->head / b.schedule->shares, t->k_token, t->k_row};
-        keys.token += (t->first + tiles) * SM90_KEYS;
+        keys.token += (t->first + tiles) * T::KEYS;
         for (int j = 0; j < tiles; j++) {
-            keys.token -= SM90_KEYS;
+            keys.token -= T::KEYS;
             const sm90_share share = sm90_share_of<T>(b, keys, end);
             sm90_send_keys<T>(b, maps, sent, share);
             if (waits)
                 sm90_send_values<T>(b, maps, sent - 1, barrier, values);
-            barrier = sm90_is_cleaned(t, j) ? SM90_BARRIER(b, values_sent, cleaned++ % 2)
-                                            : SM90_BARRIER(b, values_full, sent % 2);
+            barrier = sm90_is_cleaned<T>(t, j) ? SM90_BARRIER(b, values_sent, cleaned++ % 2)
+                                               : SM90_BARRIER(b, values_full, sent % 2);
             values = share;
             waits = 1;
             sent++;
-            if (j == min(1, tiles - 1))
+            if (T::QUERIES == 2 && j == min(1, tiles - 1))
                 more = sm90_send_queries<T>(b, maps, n + 1);
+            if (T::QUERIES == 1 && j == 0)
+                (void)sm90_send_queries<T>(b, maps, n);
         }
+        if (T::QUERIES == 1)
+            more = sm90_wait_tile(b, n + 1)->head >= 0;
     }
     if (waits)
         sm90_send_values<T>(b, maps, sent - 1, barrier, values);
+    if (T::QUERIES == 1)
+        (void)sm90_send_queries<T>(b, maps, n);
     return n;
 }
 
 /* --- tiles --- */
 
 /* The next tile of a block; n: the next one's number. */
-GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
+template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
     while (n < b.schedule->tiles && t->head < 0) {
         t->number = n;
-        (void)sm90_tile_of(b, n, t);
+        (void)sm90_tile_of<T>(b, n, t);
         n = sm90_next_number(*b.schedule, n);
     }
 }
 
 /* The n-th of those that are computed again. */
-GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
+template <class T> GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
     if (n < (int32_t)b.header->again_count)
-        (void)sm90_tile_of(b, b.header->again[n++], t);
+        (void)sm90_tile_of<T>(b, b.header->again[n++], t);
 }
 
 /* All tiles of a block from tile `n` on, each while the one before it is multiplied. The number of
  * the tile that ends them. */
-GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
+template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
     const volatile uint32_t *again = &b.header->again_count;
     for (int32_t next = careful ? 0 : (int32_t)blockIdx.x;; n++) {
         sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
@@ -159,9 +168,9 @@ GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
         sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
         t->careful = careful || *again >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
         if (careful)
-            sm90_take_again(b, next, t);
+            sm90_take_again<T>(b, next, t);
         else
-            sm90_take(b, next, t);
+            sm90_take<T>(b, next, t);
         sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
         if (t->head < 0)
             return n;
@@ -180,7 +189,7 @@ GPU_FN void sm90_hand_over(uint32_t barrier, int thread) {
 /* Cleans tile j of values, the n-th of all. */
 template <class T>
 GPU_FN void sm90_clean(const sm90_block &b, const sm90_tile *t, int j, int n, int thread) {
-    const int end = j == 0 ? sm90_last_keys(t) : SM90_KEYS;
+    const int end = j == 0 ? sm90_last_keys<T>(t) : T::KEYS;
     if (thread == 0)
         b.header->found[n % 4] = 0;
     sm90_helpers_barrier();
@@ -221,10 +230,10 @@ template <class T> GPU_FN int sm90_help(const sm90_block &b, int n, int &taken, 
         const int is_end = t->head < 0, tiles = is_end                       ? 0
                                                 : t->careful == SM90_CAREFUL ? t->tiles
                                                                              : 1;
-        if (b.schedule->rotation.pairs)
+        if (T::QUERIES == 2 && b.schedule->rotation.pairs)
             sm90_rotate_queries<T>(b, t, n, n == first, thread);
         for (int j = 0; j < tiles; j++) {
-            if (!sm90_is_cleaned(t, j))
+            if (!sm90_is_cleaned<T>(t, j))
                 continue;
             sm90_wait_turn(SM90_BARRIER(b, values_sent, 0), cleaned++);
             sm90_clean<T>(b, t, j, taken + j, thread);

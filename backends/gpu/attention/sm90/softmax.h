@@ -15,14 +15,14 @@ GPU_FN uint32_t sm90_columns(int column) {
 }
 
 /* Scores of keys that the thread's rows do not see are -infinity. base: the tile's first key. */
-GPU_FN void sm90_hide(float (&s)[64], const sm90_seen (&seen)[2], int base) {
+template <int N> GPU_FN void sm90_hide(float (&s)[N], const sm90_seen (&seen)[2], int base) {
     base += (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const uint32_t bits =
             sm90_columns(seen[h].end - base) & ~sm90_columns(seen[h].first - base);
 #pragma unroll
-        for (int i = 0; i < 64; i++)
+        for (int i = 0; i < N; i++)
             if ((i >> 1 & 1) == h && !(bits >> ((i >> 2) * 2 + (i & 1)) & 1))
                 s[i] = -INFINITY;
     }
@@ -30,10 +30,11 @@ GPU_FN void sm90_hide(float (&s)[64], const sm90_seen (&seen)[2], int base) {
 
 /* Takes scores into a row's maximum. That moves only where it grows by more than 2^8, so sums are
  * seldom rescaled; weights are 256 at most. minus: what is added to scores times `unit`. */
-GPU_FN void sm90_maximum(const float (&s)[64], sm90_rows &rows, float (&minus)[2], float unit) {
+template <int N>
+GPU_FN void sm90_maximum(const float (&s)[N], sm90_rows &rows, float (&minus)[2], float unit) {
     float x[2]; /* one chain a row: more of them are scheduled worse */
 #pragma unroll
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < N; i++)
         x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -51,15 +52,15 @@ GPU_FN void sm90_maximum(const float (&s)[64], sm90_rows &rows, float (&minus)[2
 
 /* From scores to weights, rounded, and their sums. */
 template <class T>
-GPU_FN void sm90_exponentiate(float (&s)[64], sm90_rows &rows, const float (&minus)[2], float unit,
-                              uint32_t (&weights)[32]) {
+GPU_FN void sm90_exponentiate(float (&s)[T::SCORES], sm90_rows &rows, const float (&minus)[2],
+                              float unit, uint32_t (&weights)[T::WEIGHTS]) {
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < T::SCORES; i++) {
         s[i] = sm90_exp2(fmaf(s[i], unit, minus[i >> 1 & 1]));
         rows.sum[i >> 1 & 1] = rows.sum[i >> 1 & 1] + s[i];
     }
 #pragma unroll
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < T::WEIGHTS; i++)
         weights[i] = sm90_join<T::DTYPE>(s[2 * i], s[2 * i + 1]);
 }
 
@@ -74,19 +75,19 @@ template <int N> GPU_FN void sm90_rescale(float (&out)[N], const sm90_rows &rows
 /* --- products --- */
 
 /* Descriptors count in 16 bytes: 64 elements of all rows, then the next. */
-template <class T> GPU_FN void sm90_score(float (&s)[64], uint32_t queries, uint32_t keys) {
+template <class T> GPU_FN void sm90_score(float (&s)[T::SCORES], uint32_t queries, uint32_t keys) {
 #pragma unroll
     for (int i = 0; i < T::DIM / 16; i++)
         sm90_multiply<T::DTYPE>(s, sm90_descriptor(queries + (i / 4) * SM90_ROWS * 8 + (i % 4) * 2),
-                                sm90_descriptor(keys + (i / 4) * SM90_KEYS * 8 + (i % 4) * 2),
+                                sm90_descriptor(keys + (i / 4) * T::KEYS * 8 + (i % 4) * 2),
                                 i != 0);
 }
 
 template <class T>
-GPU_FN void sm90_add(float (&out)[T::ELEMENTS], const uint32_t (&weights)[32], uint32_t values,
-                     int adds) {
+GPU_FN void sm90_add(float (&out)[T::ELEMENTS], const uint32_t (&weights)[T::WEIGHTS],
+                     uint32_t values, int adds) {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < T::KEYS / 16; i++)
         sm90_multiply<T::DTYPE>(out, weights + 4 * i, sm90_descriptor(values + i * 128),
                                 i != 0 ? 1 : adds);
 }

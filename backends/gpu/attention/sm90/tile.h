@@ -7,15 +7,22 @@
 #include "backends/gpu/attention/sm90/wgmma.h"
 
 /* Types of elements, sizes of heads, and what follows from them. */
-template <int DTYPE_, int DIM_> struct sm90_type {
+template <int DTYPE_, int DIM_, int V_DIM_> struct sm90_type {
     enum {
         DTYPE = DTYPE_,
         DIM = DIM_,
-        TILE_BYTES = SM90_KEYS * DIM * 2, /* of keys, of values, or of as many rows */
-        ELEMENTS = DIM / 2                /* that a thread has of two rows */
+        V_DIM = V_DIM_,
+        KEYS = GPU_SM90_KEYS(DIM),       /* of a tile */
+        QUERIES = GPU_SM90_QUERIES(DIM), /* tiles of them in shared memory */
+        QUERY_BYTES = SM90_ROWS * DIM * 2,
+        KEY_BYTES = KEYS * DIM * 2,
+        VALUE_BYTES = KEYS * V_DIM * 2,
+        RESULT_BYTES = QUERIES == 2 ? SM90_ROWS * V_DIM * 2 : 0, /* or they go straight to memory */
+        SCORES = KEYS / 2,                                       /* that a thread has of two rows */
+        WEIGHTS = KEYS / 4,                                      /* as many, in pairs */
+        ELEMENTS = V_DIM / 2                                     /* of their results */
     };
 };
-static_assert((int)SM90_ROWS == (int)SM90_KEYS, "tiles have one size");
 
 /* Rows [query, head] of some heads that read one key head. Their keys are taken from the last tile
  * of them to the first: `right` tiles that some row sees in part, `whole` ones, and the rest. */
@@ -56,9 +63,9 @@ struct sm90_header {
 };
 static_assert(sizeof(sm90_header) <= SM90_HEADER, "in its room");
 
-/* How many of the SM90_KEYS keys of a tile's last tile of keys are there. */
-GPU_FN int sm90_last_keys(const volatile sm90_tile *t) {
-    return min(t->end - (t->first + t->tiles - 1) * SM90_KEYS, (int)SM90_KEYS);
+/* How many of the keys of a tile's last tile of keys are there. */
+template <class T> GPU_FN int sm90_last_keys(const volatile sm90_tile *t) {
+    return min(t->end - (t->first + t->tiles - 1) * T::KEYS, (int)T::KEYS);
 }
 
 /* Whether some row does not see all of tile j of keys, counted from the last one. */
@@ -67,8 +74,8 @@ GPU_FN int sm90_is_part(const volatile sm90_tile *t, int j) {
 }
 
 /* Whether values of tile j of keys are cleaned ahead of their product. */
-GPU_FN int sm90_is_cleaned(const volatile sm90_tile *t, int j) {
-    return (j == 0 && sm90_last_keys(t) < SM90_KEYS) ||
+template <class T> GPU_FN int sm90_is_cleaned(const volatile sm90_tile *t, int j) {
+    return (j == 0 && sm90_last_keys<T>(t) < T::KEYS) ||
            (t->careful == SM90_CAREFUL && sm90_is_part(t, j));
 }
 
@@ -88,17 +95,17 @@ struct sm90_maps {
 
 /* Tiles of queries, of keys and of values in shared memory. */
 template <class T> GPU_FN uint32_t sm90_queries(const sm90_block &b, int stage) {
-    return b.memory + (uint32_t)stage * T::TILE_BYTES;
+    return b.memory + (uint32_t)(stage % T::QUERIES) * T::QUERY_BYTES;
 }
 template <class T> GPU_FN uint32_t sm90_keys(const sm90_block &b, int stage) {
-    return sm90_queries<T>(b, 2 + stage);
+    return b.memory + T::QUERIES * T::QUERY_BYTES + (uint32_t)stage * T::KEY_BYTES;
 }
 template <class T> GPU_FN uint32_t sm90_values(const sm90_block &b, int stage) {
-    return sm90_queries<T>(b, 4 + stage);
+    return sm90_keys<T>(b, 2) + (uint32_t)stage * T::VALUE_BYTES;
 }
 /* A consumer's half of the tile of results. */
 template <class T> GPU_FN uint32_t sm90_results(const sm90_block &b, int consumer) {
-    return sm90_queries<T>(b, 6) + (uint32_t)consumer * (T::TILE_BYTES / 2);
+    return sm90_values<T>(b, 2) + (uint32_t)consumer * (T::RESULT_BYTES / 2);
 }
 
 /* Where the 8 elements of chunk `chunk` of a row lie in a tile of `rows` rows, whose heads are
@@ -161,11 +168,11 @@ GPU_FN sm90_seen sm90_seen_of(const sm90_mask &m, int index, int count, int k_in
 }
 
 /* Which tiles of keys rows see, of which the first row and the last one see these. */
-GPU_FN void sm90_count_keys(sm90_tile *t, sm90_seen first, sm90_seen last) {
-    const int some = last.end > first.first, whole = (last.first + SM90_KEYS - 1) / SM90_KEYS,
-              whole_end = first.end / SM90_KEYS;
-    t->first = some ? first.first / SM90_KEYS : 0;
-    t->tiles = some ? (last.end - 1) / SM90_KEYS + 1 - t->first : 1;
+template <class T> GPU_FN void sm90_count_keys(sm90_tile *t, sm90_seen first, sm90_seen last) {
+    const int some = last.end > first.first, whole = (last.first + T::KEYS - 1) / T::KEYS,
+              whole_end = first.end / T::KEYS;
+    t->first = some ? first.first / T::KEYS : 0;
+    t->tiles = some ? (last.end - 1) / T::KEYS + 1 - t->first : 1;
     t->right = t->tiles;
     t->whole = 0;
     if (some && whole < whole_end) {
@@ -205,7 +212,7 @@ GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
 }
 
 /* Fills tile n; 0 where there is nothing to do. */
-GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
+template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
     const sm90_schedule &order = *b.schedule;
     const int32_t per = order.group * order.each, chunk = n / per, within = n - chunk * per,
                   units = min(order.group, order.units - chunk * order.group),
@@ -236,8 +243,8 @@ GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
     if (order.lse)
         t->lse += t->q_row * order.lse_stride[0] + t->q_token * order.lse_stride[1] +
                   t->head * order.lse_stride[2];
-    sm90_count_keys(t, sm90_seen_of(order.mask, t->index, t->end, t->k_index),
-                    sm90_seen_of(order.mask, t->index + queries - 1, t->end, t->k_index));
+    sm90_count_keys<T>(t, sm90_seen_of(order.mask, t->index, t->end, t->k_index),
+                       sm90_seen_of(order.mask, t->index + queries - 1, t->end, t->k_index));
     return 1;
 }
 

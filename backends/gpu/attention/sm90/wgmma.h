@@ -1,4 +1,4 @@
-/* Matrix products of a warp group: 64 rows by 64 or 128 columns by 16 elements, added in fp32. */
+/* Matrix products of a warp group: 64 rows by 64 to 256 columns by 16 elements, added in fp32. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_WGMMA_H
 #define ROPEKIT_GPU_ATTENTION_SM90_WGMMA_H
 
@@ -52,6 +52,21 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
         "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), \
         "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 
+#define SM90_SUMS_40(d)                                                                            \
+    SM90_SUMS_32(d), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), \
+        "+f"(d[38]), "+f"(d[39])
+#define SM90_SUMS_128(d)                                                                           \
+    SM90_SUMS_64(d), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), \
+        "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), \
+        "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), \
+        "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), \
+        "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), \
+        "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),          \
+        "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),        \
+        "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),        \
+        "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),        \
+        "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+
 #define SM90_REGISTERS_32                                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "             \
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -61,12 +76,27 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-#define SM90_PRODUCT_OF_SHARED(type)                                                               \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; "                                         \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                      \
-                 " {" SM90_REGISTERS_64 "}, %64, %65, p, 1, 1, 0, 0; }"                            \
-                 : SM90_SUMS_64(d)                                                                 \
+#define SM90_REGISTERS_40                                                                          \
+    SM90_REGISTERS_32                                                                              \
+    ", "                                                                                           \
+    "%32, %33, %34, %35, %36, %37, %38, %39"
+#define SM90_REGISTERS_128                                                                         \
+    SM90_REGISTERS_64                                                                              \
+    ", "                                                                                           \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "        \
+    "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "        \
+    "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, "     \
+    "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+/* n: columns. a, b, last: operands behind the sums. */
+#define SM90_PRODUCT_OF_SHARED(type, n, sums, a0, b0, last)                                        \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" last ", 0; "                                   \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                    \
+                 " {" SM90_REGISTERS_##sums "}, %" a0 ", %" b0 ", p, 1, 1, 0, 0; }"                \
+                 : SM90_SUMS_##sums(d)                                                             \
                  : "l"(a), "l"(b), "r"(adds))
+#define SM90_SCORES_80(type) SM90_PRODUCT_OF_SHARED(type, "80", 40, "40", "41", "42")
+#define SM90_SCORES_128(type) SM90_PRODUCT_OF_SHARED(type, "128", 64, "64", "65", "66")
 
 /* n: columns. at, b, adds: operands behind the sums. */
 #define SM90_PRODUCT_OF_REGISTERS(type, n, sums, a0, a1, a2, a3, at, last)                         \
@@ -80,14 +110,23 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
     SM90_PRODUCT_OF_REGISTERS(type, "64", 32, "32", "33", "34", "35", "36", "37")
 #define SM90_PRODUCT_128(type)                                                                     \
     SM90_PRODUCT_OF_REGISTERS(type, "128", 64, "64", "65", "66", "67", "68", "69")
+#define SM90_PRODUCT_256(type)                                                                     \
+    SM90_PRODUCT_OF_REGISTERS(type, "256", 128, "128", "129", "130", "131", "132", "133")
 
 /* d = a * b, or d + a * b where `adds`; rows of a and columns of b lie in shared memory with their
  * 16 elements side by side. */
+template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[40], uint64_t a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_SCORES_80("bf16");
+    else
+        SM90_SCORES_80("f16");
+}
+
 template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
-        SM90_PRODUCT_OF_SHARED("bf16");
+        SM90_SCORES_128("bf16");
     else
-        SM90_PRODUCT_OF_SHARED("f16");
+        SM90_SCORES_128("f16");
 }
 
 /* The product of an a in registers; rows of b lie side by side in shared memory. */
@@ -107,13 +146,28 @@ GPU_FN void sm90_multiply(float (&d)[64], const uint32_t *a, uint64_t b, int add
         SM90_PRODUCT_128("f16");
 }
 
+template <int DTYPE>
+GPU_FN void sm90_multiply(float (&d)[128], const uint32_t *a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_PRODUCT_256("bf16");
+    else
+        SM90_PRODUCT_256("f16");
+}
+
+#undef SM90_PRODUCT_256
 #undef SM90_PRODUCT_128
 #undef SM90_PRODUCT_64
 #undef SM90_PRODUCT_OF_REGISTERS
+#undef SM90_SCORES_128
+#undef SM90_SCORES_80
 #undef SM90_PRODUCT_OF_SHARED
+#undef SM90_REGISTERS_128
 #undef SM90_REGISTERS_64
+#undef SM90_REGISTERS_40
 #undef SM90_REGISTERS_32
+#undef SM90_SUMS_128
 #undef SM90_SUMS_64
+#undef SM90_SUMS_40
 #undef SM90_SUMS_32
 
 #endif
