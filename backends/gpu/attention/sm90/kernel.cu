@@ -16,6 +16,7 @@ GPU_FN void sm90_start(const sm90_block &b) {
         sm90_barrier_init(SM90_BARRIER(b, values_free, i), SM90_CONSUMERS);
         sm90_barrier_init(SM90_BARRIER(b, queries_full, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, queries_free, i), SM90_CONSUMERS + 1);
+        sm90_barrier_init(SM90_BARRIER(b, tile_wanted, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, values_sent, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, queries_sent, i), 1);
     }
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
     __syncthreads();
     if (group == 0) {
         sm90_registers_fewer<sm90_few<T>>();
-        gpu_wait_for_last();
+        if (threadIdx.x != 32 || schedule.tokens < 0)
+            gpu_wait_for_last();
         gpu_let_next_start();
         sm90_load_all<T>(b, {&q, &k, &v, &out});
     } else {

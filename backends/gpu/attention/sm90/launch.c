@@ -9,9 +9,12 @@
 
 #include <float.h>
 
-/* Heads of keys whose tiles run side by side: their keys and values fit the L2, and their longest
- * tiles begin first. */
-enum { GROUP = 16 };
+/* Tiles are dealt where no block has more of them. */
+enum { ROUNDS = 2 };
+
+/* Units whose tiles run side by side, the longest ones first: so many at least, and as many as have
+ * so many bytes of keys and values, which stay in the L2. */
+enum { GROUP = 16, GROUP_BYTES = 24 << 20 };
 
 /* Keys or values: of a tensor, or of a cache whose rows are pages. */
 static sm90_view view_of(const rope_attention_problem *p, const rope_attention_call *call,
@@ -47,6 +50,14 @@ int32_t sm90_pack_of(int64_t shares) {
     return shares <= 64 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares) : 0;
 }
 
+/* Units that run side by side: all are shared out to equal parts. */
+static int64_t group_of(const rope_attention_problem *p, const rope_attention_call *call,
+                        const sm90_schedule *s) {
+    const int64_t each = 2 * (p->head_dim + p->v_head_dim) * call->k_tokens,
+                  fit = each > 0 ? GROUP_BYTES / each * (s->shares >> s->pack) : s->units;
+    return gpu_divide_up(s->units, gpu_divide_up(s->units, fit > GROUP ? fit : GROUP));
+}
+
 /* 0 where there are too many to count. */
 static int count_tiles(const rope_attention_call *call, sm90_schedule *s) {
     const int64_t heads = call->rope.tensor[0].heads, sequences = rope_attention_sequences(call);
@@ -59,7 +70,6 @@ static int count_tiles(const rope_attention_call *call, sm90_schedule *s) {
     s->each = (int32_t)each;
     s->heads = (int32_t)(heads >> s->pack);
     s->units = (int32_t)units;
-    s->group = (int32_t)gpu_at_most(units, GROUP);
     s->tiles = (int32_t)(each * units);
     return 1;
 }
@@ -82,12 +92,13 @@ static int64_t fours_of(const rope_problem *r) {
 /* Elements of queries from which a pass over them takes longer than the launch that has angles. */
 enum { LONG_PASS = 1 << 22 };
 
-/* Whether queries are rotated in shared memory: where they are copied a tile ahead, and their
- * positions do not depend on lengths. */
+/* Whether queries are rotated in shared memory: where they are copied a tile ahead, heads share
+ * angles, and positions do not depend on lengths. */
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
     return GPU_SM90_QUERIES(p->head_dim) == 2 &&
+           sm90_pack_of(call->rope.tensor[0].heads / call->k.heads) > 0 &&
            call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
                LONG_PASS / p->head_dim &&
            r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
@@ -226,6 +237,7 @@ static sm90_schedule schedule_of(const rope_attention_problem *p, const rope_att
     for (int i = 0; i < 3; i++)
         s.lse_stride[i] = call->lse_stride[i];
     (void)count_tiles(call, &s); /* as gpu_sm90_fits() has seen */
+    s.group = (int32_t)group_of(p, call, &s);
     return s;
 }
 
@@ -281,7 +293,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
         !sm90_map_encode(&maps[2], dtype, &v, 1, keys, page ? 1 : v_parts) ||
         !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, v_parts))
         return cudaErrorInvalidValue;
-    if (schedule.tiles <= l->multiprocessors)
+    if (schedule.tiles <= ROUNDS * l->multiprocessors)
         schedule.tickets = NULL;
     const int rotates = schedule.rotation.pairs > 0;
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;

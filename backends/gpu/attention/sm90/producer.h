@@ -98,19 +98,31 @@ GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, 
     sm90_copy<T>(b, sm90_values<T>(b, n % 2), T::VALUE_BYTES, maps.v, barrier, share);
 }
 
+/* Tiles of keys ahead of a tile's end at which the next one is found: one that was given out
+ * earlier would keep another block from it. Those that rotate its queries need more. */
+GPU_FN int sm90_ahead(const sm90_block &b) {
+    return b.schedule->rotation.pairs ? 5 : 3;
+}
+
+GPU_FN void sm90_want(const sm90_block &b, int n) {
+    if (threadIdx.x == 0)
+        sm90_arrive(SM90_BARRIER(b, tile_wanted, n % 2));
+}
+
 /* Copies of all tiles from tile `n` of the block on: queries a tile ahead, or behind the first of
  * their keys where they have one tile of memory, values one tile of keys behind their keys. sent,
  * cleaned: tiles of keys so far, and those of values that are cleaned. The number of the tile that
  * ends them. By one lane, or by a warp where pages are copied. */
 template <class T>
 GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sent, int &cleaned) {
+    sm90_want(b, n);
     int more = T::QUERIES == 2 ? sm90_send_queries<T>(b, maps, n) : sm90_wait_tile(b, n)->head >= 0,
         waits = 0;
     uint32_t barrier = 0;
     sm90_share values = {};
     for (; more; n++) {
         const volatile sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
-        const int tiles = t->tiles, end = t->end;
+        const int tiles = t->tiles, end = t->end, last = tiles - sm90_ahead(b);
         sm90_box keys = {t->head / b.schedule->shares, t->k_token, t->k_row};
         keys.token += (t->first + tiles) * T::KEYS;
         for (int j = 0; j < tiles; j++) {
@@ -124,7 +136,9 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
             values = share;
             waits = 1;
             sent++;
-            if (T::QUERIES == 2 && j == min(1, tiles - 1))
+            if (j == max(last, 0))
+                sm90_want(b, n + 1);
+            if (T::QUERIES == 2 && j == max(last + 1, min(1, tiles - 1)))
                 more = sm90_send_queries<T>(b, maps, n + 1);
             if (T::QUERIES == 1 && j == 0)
                 (void)sm90_send_queries<T>(b, maps, n);
@@ -141,14 +155,12 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
 
 /* --- tiles --- */
 
-/* The next tile of a block; n: the next one's number. */
+/* The next tile of a block, of number `n` or of a later one. */
 template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
-    while (n < b.schedule->tiles && t->head < 0) {
-        t->number = n;
-        (void)sm90_tile_of<T>(b, n, t);
+    while (n < b.schedule->tiles && !sm90_tile_of<T>(b, n, t))
         n = sm90_next_number(*b.schedule, n);
-    }
+    t->number = n;
 }
 
 /* The n-th of those that are computed again. */
@@ -158,23 +170,34 @@ template <class T> GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, 
         (void)sm90_tile_of<T>(b, b.header->again[n++], t);
 }
 
-/* All tiles of a block from tile `n` on, each while the one before it is multiplied. The number of
- * the tile that ends them. */
+/* Finds tile `n` of a block; next: its number among all, or among those that are computed again. */
+template <class T>
+GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t &next) {
+    sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
+    if (careful)
+        sm90_take_again<T>(b, next, t);
+    else
+        sm90_take<T>(b, next, t);
+    t->careful = careful || *(const volatile uint32_t *)&b.header->again_count >= SM90_AGAIN / 2
+                     ? SM90_CAREFUL
+                     : 0;
+    sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
+    return t;
+}
+
+/* All tiles of a block from tile `n` on, each when it is wanted. The number of the tile that ends
+ * them. */
 template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
-    const volatile uint32_t *again = &b.header->again_count;
-    for (int32_t next = careful ? 0 : (int32_t)blockIdx.x;; n++) {
-        sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
-        /* no tile is taken earlier than needed */
-        sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
-        t->careful = careful || *again >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
-        if (careful)
-            sm90_take_again<T>(b, next, t);
-        else
-            sm90_take<T>(b, next, t);
-        sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
-        if (t->head < 0)
-            return n;
+    int32_t next = careful ? 0 : (int32_t)blockIdx.x;
+#pragma unroll 1
+    while (sm90_find_one<T>(b, n, careful, next)->head >= 0) {
+        gpu_wait_for_last(); /* the first tile may be known without it */
+        n++;
+        sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
+        if (!careful)
+            next = sm90_next_number(*b.schedule, next);
     }
+    return n;
 }
 
 /* --- values --- */

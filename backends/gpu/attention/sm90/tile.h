@@ -55,7 +55,7 @@ struct sm90_header {
     uint64_t queries_full[2], queries_free[2];
     uint64_t queries_sent[2]; /* of queries that are rotated */
     uint64_t values_sent[2];  /* of values that are cleaned */
-    uint64_t tile_known[SM90_KNOWN], all_ended[1];
+    uint64_t tile_wanted[2], tile_known[SM90_KNOWN], all_ended[1];
     uint32_t again_count;
     int32_t again[SM90_AGAIN];
     int32_t found[4]; /* something was taken out of values n, at n % 4 */
@@ -248,10 +248,12 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_
     return 1;
 }
 
-/* The number of this block's next tile: the first is its own, the others are given out. */
+/* The number of this block's next tile: the first is its own, the others are given out, or dealt
+ * in rounds, each in the other direction. */
 GPU_FN int32_t sm90_next_number(const sm90_schedule &order, int32_t last) {
-    return order.tickets ? (int32_t)(gridDim.x + atomicAdd(order.tickets, 1u))
-                         : last + (int32_t)gridDim.x;
+    const int32_t blocks = (int32_t)gridDim.x;
+    return order.tickets ? blocks + (int32_t)atomicAdd(order.tickets, 1u)
+                         : (last / blocks + 2) * blocks - 1 - last % blocks;
 }
 
 #endif
