@@ -26,6 +26,8 @@ static const kind kinds[] = {
     {NULL, ROPE_BF16, 128, 0, 1, 0, 30, {"decode"}},
     {NULL, ROPE_BF16, 64, 0, 2, 0, 0, {"splits"}},
     {NULL, ROPE_BF16, 64, 0, 64, 0, 0, {"prompt", "tiles", "sm90"}},
+    {NULL, ROPE_BF16, 192, 128, 64, 0, 0, {"tiles", "sm90"}},
+    {NULL, ROPE_F16, 256, 0, 64, 0, 0, {"tiles", "sm90"}},
     {NULL, ROPE_F16, 64, 0, 64, 0, 30, {"tiles"}},
     {NULL, ROPE_F16, 64, 40, 64, 0, 0, {"tiles"}},
     {NULL, ROPE_F16, 64, 0, 64, 1, 0, {"splits+prompt", "splits+tiles", "splits+sm90"}},

@@ -8,8 +8,7 @@
 #include <string.h>
 
 _Static_assert(sizeof(sm90_backward_sequence) == GPU_BACKWARD_SM90_SEQUENCE &&
-                   SM90_ROWS == (int)GPU_BACKWARD_SM90_TILE &&
-                   SM90_KEYS == (int)GPU_BACKWARD_SM90_TILE,
+                   SM90_ROWS == (int)GPU_BACKWARD_SM90_TILE,
                "in their room");
 
 int gpu_backward_sm90_takes(const rope_attention_problem *p, int32_t device) {

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(SM90_PREPARE_THREADS)
         }
         sm90_list_tiles(s.order[0], &call.rope.position, n, sequences, SM90_ROWS >> s.pack,
                         own.q_count, 1);
-        sm90_list_tiles(s.order[1], &call.k_position, n, sequences, SM90_KEYS, own.k_count, 0);
+        sm90_list_tiles(s.order[1], &call.k_position, n, sequences, 2 * SM90_BOX, own.k_count, 0);
     }
 }
 
