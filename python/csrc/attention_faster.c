@@ -1,6 +1,6 @@
 /*
  * Which is the faster one for an eager call of tensors alone on CUDA: a kernel of the library, or
- * its rotation and then PyTorch's kernel. Numbers are of an H100.
+ * its rotation and then PyTorch's kernel. Numbers are of an H100 and an H200.
  */
 #include "python/csrc/attention.h"
 
@@ -20,7 +20,12 @@ enum { LITTLE = 1 << 30, LITTLE_KEYS = 1 << 23 };
 
 /* Fewest tokens of cuDNN's kernels, which decline fewer that follow keys, as a decoded token does.
  */
-enum { FEWEST = 128, MANY = 4096 };
+enum { FEWEST = 128 };
+
+/* Fewest tokens for which Hopper's kernel is the faster one: in calls of little work, with heads of
+ * other sizes than 128, and with heads of 64 and many elements of k, which rotate ahead of it.
+ */
+enum { SOME = 512, MANY = 1024, MANY_OF_LARGE = 4096, LARGE_KEYS = 1 << 24 };
 
 /* Fewest elements of k from which Hopper's backward has tiles of keys for the whole GPU. */
 enum { MANY_KEYS = 1 << 22 };
@@ -34,12 +39,17 @@ static int is_measured(int32_t dim) {
     return dim == 64 || dim == 128;
 }
 
+static int suits_hopper(int64_t tokens, int64_t k_elements, int32_t head_dim) {
+    return head_dim == 128 || tokens >= MANY_OF_LARGE ||
+           (tokens >= MANY && (head_dim > 128 || k_elements <= LARGE_KEYS));
+}
+
 /*
  * kernel, backward: what the library takes for the call and, with a gradient, for its backward;
  * NULL for the kernel: whatever it takes. A table names cuDNN's where they were the fastest:
  * PyTorch's behind a rotation take as long on the device and longer on the host. The library's own
- * kernel for Hopper is faster than both, with heads of 64 from MANY tokens on, and its backward
- * with MANY_KEYS.
+ * kernel for Hopper is faster than both where suits_hopper says so, in calls of little work from
+ * SOME tokens on, and its backward with MANY_KEYS.
  */
 ROPE_API int32_t ropekit_faster(const char *kernel, const char *backward, int64_t tokens,
                                 int64_t keys, int64_t q_elements, int64_t k_elements,
@@ -54,8 +64,10 @@ ROPE_API int32_t ropekit_faster(const char *kernel, const char *backward, int64_
                              (strcmp(backward, "cuda:sm90") == 0 && k_elements >= MANY_KEYS),
               is_tuned = begins(kernel, "cudnn:") && derives_fast,
               is_own = begins(kernel, "cuda:") && strcmp(kernel, "cuda:generic") != 0,
-              is_hopper = strcmp(kernel, "cuda:sm90") == 0 && (head_dim > 64 || tokens >= MANY) &&
-                          derives_fast;
+              is_hopper = strcmp(kernel, "cuda:sm90") == 0 &&
+                          suits_hopper(tokens, k_elements, head_dim) && derives_fast;
+    if (may_be_tuned && is_hopper && tokens >= SOME)
+        return BY_LIBRARY_IN_VECTORS;
     if (is_little && (is_own || (is_tuned && tokens < FEWEST && tokens != keys)))
         return BY_LIBRARY_UNCAPTURED;
     return may_be_tuned && (is_tuned || is_hopper) ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;
