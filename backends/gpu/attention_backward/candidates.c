@@ -107,7 +107,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     if (error == gpuSuccess)
         error = allow_shared(state);
     if (error == gpuSuccess && state->sm90)
-        error = gpu_backward_sm90_load(problem->rope.dtype);
+        error = gpu_backward_sm90_load(problem);
     if (error == gpuSuccess)
         state->forward.starts_early &= early;
     state->forward.on.early &= state->forward.starts_early;

@@ -87,7 +87,7 @@ static void find_behind(launches *l) {
     memcpy(call->k.out_stride, l->call.dk_stride, sizeof call->k.out_stride);
     call->k.cache = call->k.out; /* as with a cache, keys that no query sees do not rotate */
     l->problem = l->state->transposed;
-    l->sm90 = l->state->sm90 && gpu_backward_sm90_fits(&l->call);
+    l->sm90 = l->state->sm90 && gpu_backward_sm90_fits(&l->problem, &l->call);
     for (int tensor = 0; tensor < 2; tensor++) {
         l->behind_rotates[tensor] = wanted[tensor] && rotates_behind(l, tensor);
         l->rotates_later[tensor] =

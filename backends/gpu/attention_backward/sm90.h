@@ -6,17 +6,18 @@
 #include "backends/gpu/platform/runtime.h"
 #include "common/math/attention.h"
 
-/* Bytes of counters, and of what is known of a sequence: where it lies, then whether its dq, and
- * its dk or dv, are finite. */
+/* Counters: tiles that are listed of rows and of keys, then a counter of each launch, of which
+ * there may be 5 that compute all tiles and 5 that compute some again. Bytes of what is known of a
+ * sequence: where it lies, then whether its dq, and its dk or dv, are finite. */
 enum {
-    GPU_BACKWARD_SM90_COUNTERS = 32,
-    GPU_BACKWARD_SM90_SEQUENCE = 36,
+    GPU_BACKWARD_SM90_COUNTERS = 2 + 2 * 5,
+    GPU_BACKWARD_SM90_SEQUENCE = 40,
     GPU_BACKWARD_SM90_KNOWN = GPU_BACKWARD_SM90_SEQUENCE + 2 * sizeof(int32_t)
 };
 
 /* Tokens of a head that a tile has, and int32_t of each tile: of the list of those that are
- * computed again, and where packed ones are. */
-enum { GPU_BACKWARD_SM90_TILE = 128, GPU_BACKWARD_SM90_LISTED = 4 };
+ * computed again, which each group of its blocks may tell of, then where packed ones are. */
+enum { GPU_BACKWARD_SM90_TILE = 128, GPU_BACKWARD_SM90_TOLD = 4, GPU_BACKWARD_SM90_LISTED = 6 };
 
 /* Numbers of two rows of stats, of a batch row and head, and as many more of each sequence and head
  * where these are packed. */
@@ -36,8 +37,8 @@ typedef struct gpu_backward_sm90_call {
 } gpu_backward_sm90_call;
 
 #define GPU_BACKWARD_SM90_DECLINED                                                                 \
-    "declined: heads are not of 128 elements of 16 bits, or there is a soft cap, a scale below 0 " \
-    "or a token that may have no position, or no GPU of sm_90"
+    "declined: heads are not of 64 or 128 elements of 16 bits, or there is a soft cap, a scale "   \
+    "below 0 or a token that may have no position, or no GPU of sm_90"
 
 /* Of each sequence 0 where dq, or dk or dv, is not finite, so that kernels of tiles write such
  * elements, else -1. */
@@ -52,10 +53,11 @@ static inline int32_t *gpu_backward_sm90_again(const gpu_backward_sm90_call *l, 
 /* Whether a problem has kernels on a device. */
 int gpu_backward_sm90_takes(const rope_attention_problem *problem, int32_t device);
 
-gpuError_t gpu_backward_sm90_load(int32_t dtype);
+gpuError_t gpu_backward_sm90_load(const rope_attention_problem *problem);
 
 /* Whether a call takes them: what it reads lies in vectors of 16 bytes. */
-int gpu_backward_sm90_fits(const rope_attention_backward_call *call);
+int gpu_backward_sm90_fits(const rope_attention_problem *problem,
+                           const rope_attention_backward_call *call);
 
 /* dq, delta and stats, then dk and dv, none of which rotates, then what is computed again. */
 gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *call);
@@ -67,13 +69,14 @@ static inline int gpu_backward_sm90_takes(const rope_attention_problem *problem,
     return 0;
 }
 
-static inline gpuError_t gpu_backward_sm90_load(int32_t dtype) {
-    (void)dtype;
+static inline gpuError_t gpu_backward_sm90_load(const rope_attention_problem *problem) {
+    (void)problem;
     return gpuSuccess;
 }
 
-static inline int gpu_backward_sm90_fits(const rope_attention_backward_call *call) {
-    (void)call;
+static inline int gpu_backward_sm90_fits(const rope_attention_problem *problem,
+                                         const rope_attention_backward_call *call) {
+    (void)problem, (void)call;
     return 0;
 }
 

@@ -31,8 +31,9 @@ static int add_sm90(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
            gpu_workspace_add(
                (const int64_t[]){s->sequences, GPU_BACKWARD_SM90_STATS_PACKED, s->q_heads, 1},
                sizeof(float), &layout->bytes, &behind) &&
-           gpu_workspace_add((const int64_t[]){1, 1, 1, 1}, GPU_BACKWARD_SM90_COUNTERS,
-                             &layout->bytes, &layout->counters) &&
+           gpu_workspace_add((const int64_t[]){1, 1, 1, 1},
+                             GPU_BACKWARD_SM90_COUNTERS * sizeof(uint32_t), &layout->bytes,
+                             &layout->counters) &&
            gpu_workspace_add((const int64_t[]){s->sequences, 1, 1, 1}, GPU_BACKWARD_SM90_KNOWN,
                              &layout->bytes, &layout->sequences) &&
            gpu_workspace_add((const int64_t[]){rows, listed, s->q_heads, 1}, sizeof(int32_t),

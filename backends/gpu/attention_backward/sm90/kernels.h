@@ -3,28 +3,41 @@
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_KERNELS_H
 
 #include "backends/gpu/attention/sm90/kernels.h"
+#include "common/math/portable.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Tensors move in boxes of 64 rows or keys: two halves of a head, 64 times 128 bytes each. A block
- * owns two boxes and walks over others, SM90_STAGES of them at a time. */
+/* Tensors move in boxes of 64 rows or keys: parts of 64 elements of a head, 64 times 128 bytes
+ * each. A block owns two boxes and walks over others, SM90_STAGES of them at a time. It takes the
+ * next tile when SM90_AHEAD boxes are left to copy. Boxes have room for heads of 128 elements. */
 enum {
-    SM90_DIM = 128,
     SM90_BOX = 64,
-    SM90_BOX_BYTES = SM90_BOX * SM90_DIM * 2,
+    SM90_BOX_BYTES = SM90_BOX * 128 * 2,
     SM90_STAGES = 3,
+    SM90_AHEAD = 2,
     SM90_BACKWARD_HEADER = 3072,
     SM90_BACKWARD_SHARED = SM90_BACKWARD_HEADER + 14 * SM90_BOX_BYTES
 };
 
 /* A sequence: where its queries and keys begin and how many there are, the index of its first query
- * among its keys, what makes indices of keys those by which chunks count, and where its rows of
- * stats begin: at a multiple of 4, as copies need. */
+ * among its keys, what makes indices of keys those by which chunks count, where its rows of stats
+ * begin: at a multiple of 4, as copies need; and the power of 2 that is the number of blocks which
+ * share a tile of its keys. */
 typedef struct sm90_backward_sequence {
-    int32_t q_row, q_first, q_count, k_row, k_first, k_count, index, chunk_index, stats;
+    int32_t q_row, q_first, q_count, k_row, k_first, k_count, index, chunk_index, stats, steps;
 } sm90_backward_sequence;
+
+/* That power, of a sequence of so many tiles of keys: up to 8 blocks share one while that does not
+ * make more than 256 of a sequence's tiles, and leaves each 12 boxes of rows where as many queries
+ * are causal. Bits depend on it, so nothing of the batch counts. */
+ROPE_FN int sm90_backward_steps(int64_t tiles, int64_t heads, int64_t shares) {
+    int steps = 0;
+    while (steps < 3 && heads * tiles <= 128 >> steps && shares * tiles >= 24 << steps)
+        steps++;
+    return steps;
+}
 
 /* A tile of those that are packed: of which sequence, and which one of it; below 0: there is none.
  */
@@ -51,8 +64,9 @@ typedef struct sm90_gradient {
  * again without what is not finite of rows or keys that are not seen. Counters are -1 ahead of the
  * first launch. */
 typedef struct sm90_backward_turns {
-    uint32_t *next; /* of the first launch, of the second one; tiles in the list */
-    int32_t *list;  /* room for two of each tile */
+    uint32_t *next;   /* of the launch */
+    uint32_t *listed; /* tiles in the list */
+    int32_t *list;    /* GPU_BACKWARD_SM90_TOLD of each tile */
     int32_t *again; /* by sequence: set to 0 where gradients are not finite the second time, too */
 } sm90_backward_turns;
 
@@ -75,6 +89,7 @@ typedef struct sm90_backward_schedule {
     float *delta; /* [batch row, query, head] */
     sm90_gradient dq, dk, dv;
     sm90_backward_turns turns[2]; /* of rows, of keys */
+    uint32_t *counters;           /* all that launches count by */
 } sm90_backward_schedule;
 
 /* Takes (rope_attention_problem, rope_attention_call, sm90_backward_schedule): fills what depends
@@ -83,13 +98,12 @@ typedef struct sm90_backward_schedule {
 extern const void *const gpu_backward_sm90_prepare_kernel;
 enum { SM90_PREPARE_THREADS = 128 };
 
-/* Kernels of f16 and of bf16 that take (CUtensorMap, ..., sm90_backward_schedule), with
- * SM90_BACKWARD_SHARED bytes of dynamic shared memory and SM90_THREADS threads:
- *   rows: q, k, v, dout, out, dq; writes dq and stats
- *   keys: q, k, v, dout, stats, dk, dv
- * [0]: all tiles; [1]: those of the list, of finite numbers. */
-extern const void *const gpu_backward_sm90_rows_kernels[2][2];
-extern const void *const gpu_backward_sm90_keys_kernels[2][2];
+/* Kernels of heads of 64 and of 128 elements, of f16 and of bf16, that take (CUtensorMap, ...,
+ * sm90_backward_schedule), with SM90_BACKWARD_SHARED bytes of dynamic shared memory and
+ * SM90_THREADS threads: rows: q, k, v, dout, out, dq; writes dq and stats keys: q, k, v, dout,
+ * stats, dk, dv [0]: all tiles; [1]: those of the list, of finite numbers. */
+extern const void *const gpu_backward_sm90_rows_kernels[2][2][2];
+extern const void *const gpu_backward_sm90_keys_kernels[2][2][2];
 
 #ifdef __cplusplus
 }

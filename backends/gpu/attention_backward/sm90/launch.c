@@ -15,15 +15,22 @@ int gpu_backward_sm90_takes(const rope_attention_problem *p, int32_t device) {
     const int may_fail = (p->rotates[0] || p->rotates[1]) &&
                          p->rope.angle_mode == ROPE_ANGLE_TABLE &&
                          p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
-    return p->head_dim == SM90_DIM && !may_fail && gpu_sm90_kernel(p, device) != NULL;
+    return (p->head_dim == 64 || p->head_dim == 128) && p->v_head_dim == p->head_dim && !may_fail &&
+           gpu_sm90_kernel(p, device) != NULL;
 }
 
-gpuError_t gpu_backward_sm90_load(int32_t dtype) {
-    const int is_bf16 = dtype == ROPE_BF16;
+/* Kernels of rows or of keys: all tiles, those of the list. */
+static const void *const *kernels_of(const rope_attention_problem *p, int of_keys) {
+    const int is_wide = p->head_dim > 64, is_bf16 = p->rope.dtype == ROPE_BF16;
+    return of_keys ? gpu_backward_sm90_keys_kernels[is_wide][is_bf16]
+                   : gpu_backward_sm90_rows_kernels[is_wide][is_bf16];
+}
+
+gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
     const void *kernels[5] = {[4] = gpu_backward_sm90_prepare_kernel};
     int32_t early;
-    memcpy(kernels, gpu_backward_sm90_rows_kernels[is_bf16], 2 * sizeof *kernels);
-    memcpy(kernels + 2, gpu_backward_sm90_keys_kernels[is_bf16], 2 * sizeof *kernels);
+    memcpy(kernels, kernels_of(p, 0), 2 * sizeof *kernels);
+    memcpy(kernels + 2, kernels_of(p, 1), 2 * sizeof *kernels);
     gpuError_t error = gpu_kernels_load(kernels, 5, &early);
     for (int i = 0; i < 4 && error == gpuSuccess; i++)
         error = gpu_allow_shared(kernels[i], SM90_BACKWARD_SHARED);
@@ -33,28 +40,29 @@ gpuError_t gpu_backward_sm90_load(int32_t dtype) {
 enum { Q, K, V, DOUT, OUT, READ, DQ = READ, DK, DV, TENSORS };
 
 /* A tensor of q's heads and tokens, or of keys'. */
-static sm90_view view_of(const rope_attention_call *f, int of_keys, const void *data,
-                         const int64_t *stride) {
+static sm90_view view_of(const rope_attention_problem *p, const rope_attention_call *f, int of_keys,
+                         const void *data, const int64_t *stride) {
     return of_keys ? (sm90_view){data,        stride,
                                  stride[3],   f->k_position.cu_seqlens ? 1 : f->rope.batch,
                                  f->k_tokens, f->k.heads,
-                                 SM90_DIM}
+                                 p->head_dim}
                    : (sm90_view){data,          stride,         stride[3],
                                  f->rope.batch, f->rope.tokens, f->rope.tensor[0].heads,
-                                 SM90_DIM};
+                                 p->head_dim};
 }
 
-static void find_views(const rope_attention_backward_call *c, sm90_view *views) {
+static void find_views(const rope_attention_problem *p, const rope_attention_backward_call *c,
+                       sm90_view *views) {
     const rope_attention_call *f = &c->forward;
     const rope_operand *q = &f->rope.tensor[0];
-    views[Q] = view_of(f, 0, q->in, q->in_stride);
-    views[K] = view_of(f, 1, f->k.in, f->k.in_stride);
-    views[V] = view_of(f, 1, f->v.in, f->v.in_stride);
-    views[DOUT] = view_of(f, 0, c->dout, c->dout_stride);
-    views[OUT] = view_of(f, 0, f->out, f->out_stride);
-    views[DQ] = view_of(f, 0, c->dq, c->dq_stride);
-    views[DK] = view_of(f, 1, c->dk, c->dk_stride);
-    views[DV] = view_of(f, 1, c->dv, c->dv_stride);
+    views[Q] = view_of(p, f, 0, q->in, q->in_stride);
+    views[K] = view_of(p, f, 1, f->k.in, f->k.in_stride);
+    views[V] = view_of(p, f, 1, f->v.in, f->v.in_stride);
+    views[DOUT] = view_of(p, f, 0, c->dout, c->dout_stride);
+    views[OUT] = view_of(p, f, 0, f->out, f->out_stride);
+    views[DQ] = view_of(p, f, 0, c->dq, c->dq_stride);
+    views[DK] = view_of(p, f, 1, c->dk, c->dk_stride);
+    views[DV] = view_of(p, f, 1, c->dv, c->dv_stride);
 }
 
 /* Measured on an H200 with 16384 tokens: units of rows that run side by side for so many keys each,
@@ -78,7 +86,8 @@ static int64_t tiles_of(int packed, int64_t rows, int64_t sequences) {
     return packed ? rows / SM90_ROWS + sequences : gpu_divide_up(rows, SM90_ROWS);
 }
 
-/* 0 where there are too many tiles to count. */
+/* A tile of keys is shared by as many blocks as heads alone ask for, whatever there is of sequences
+ * and tokens: bits depend on it. 0 where there are too many tiles to count. */
 static int count_tiles(const rope_attention_backward_call *c, sm90_backward_schedule *s,
                        int multiprocessors) {
     const rope_attention_call *f = &c->forward;
@@ -91,6 +100,8 @@ static int count_tiles(const rope_attention_backward_call *c, sm90_backward_sche
         return 0;
     const int64_t each = tiles_of(q_packed, f->rope.tokens << pack, sequences),
                   keys = tiles_of(k_packed, f->k_tokens, sequences),
+                  longest = gpu_divide_up(f->k_tokens, GPU_BACKWARD_SM90_TILE),
+                  clusters = multiprocessors >> sm90_backward_steps(longest, f->k.heads, shares),
                   units = (q_packed ? 1 : sequences) * f->k.heads * (shares >> pack),
                   of_keys = (k_packed ? 1 : sequences) * f->k.heads;
     s->rows = (int32_t)f->rope.batch;
@@ -101,16 +112,15 @@ static int count_tiles(const rope_attention_backward_call *c, sm90_backward_sche
     s->stats_step =
         (int32_t)((gpu_divide_up(f->rope.tokens << pack, 4) + (q_packed ? sequences : 0)) * 4);
     return find_order(&s->order[0], each, units, f->k_tokens / KEYS_OF_A_UNIT, multiprocessors) &&
-           find_order(&s->order[1], keys, of_keys, gpu_divide_up(multiprocessors, keys),
-                      multiprocessors);
+           find_order(&s->order[1], keys, of_keys, gpu_divide_up(clusters, keys), clusters);
 }
 
-int gpu_backward_sm90_fits(const rope_attention_backward_call *c) {
+int gpu_backward_sm90_fits(const rope_attention_problem *p, const rope_attention_backward_call *c) {
     sm90_view views[TENSORS];
     sm90_backward_schedule s;
     if (c->forward.k.heads < 1)
         return 0;
-    find_views(c, views);
+    find_views(p, c, views);
     for (int i = 0; i < READ; i++)
         if (!sm90_map_fits(&views[i]))
             return 0;
@@ -138,6 +148,7 @@ static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const
                                 .mask = sm90_mask_of(l->problem),
                                 .unit = 1.44269504f * l->problem->scale,
                                 .scale = l->problem->scale,
+                                .counters = l->counters,
                                 .lse = c->forward.lse,
                                 .stats = l->stats,
                                 .delta = l->delta,
@@ -149,10 +160,11 @@ static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const
     (void)count_tiles(c, &s, l->multiprocessors); /* as gpu_backward_sm90_fits() has seen */
     for (int i = 0; i < 2; i++) {
         sm90_backward_order *order = &s.order[i];
-        s.turns[i] = (sm90_backward_turns){(uint32_t *)l->counters + 4 * i, l->list[i],
-                                           gpu_backward_sm90_again(l, i)};
-        if (packed[i]) /* behind the list, which has two of each tile */
-            order->places = (sm90_backward_place *)(void *)(l->list[i] + 2 * (int64_t)order->each *
+        s.turns[i] =
+            (sm90_backward_turns){NULL, s.counters + i, l->list[i], gpu_backward_sm90_again(l, i)};
+        if (packed[i]) /* behind the list */
+            order->places = (sm90_backward_place *)(void *)(l->list[i] + GPU_BACKWARD_SM90_TOLD *
+                                                                             (int64_t)order->each *
                                                                              order->units);
     }
     for (int i = 0; i < 3; i++)
@@ -169,16 +181,51 @@ static gpuError_t prepare(const gpu_backward_sm90_call *l, sm90_backward_schedul
                              l->early);
 }
 
+/* Launches a kernel with a counter of its own; keys by clusters of 1 << steps blocks. */
+static gpuError_t launch(const gpu_backward_sm90_call *l, sm90_backward_schedule *s, int of_keys,
+                         int steps, int again, void **arguments) {
+    const sm90_backward_order *order = &s->order[of_keys];
+    const int64_t clusters =
+        gpu_at_most((int64_t)order->each * order->units, l->multiprocessors >> steps);
+    cudaLaunchAttribute attributes[2];
+    memset(attributes, 0, sizeof attributes);
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = 1u << steps;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)(clusters << steps), 1, 1},
+                                       .blockDim = {SM90_THREADS, 1, 1},
+                                       .dynamicSmemBytes = SM90_BACKWARD_SHARED,
+                                       .stream = l->stream,
+                                       .attrs = attributes,
+                                       .numAttrs = l->follows_early ? 2 : 1};
+    s->turns[of_keys].next = s->counters + 2 + again * 5 + of_keys * (1 + steps);
+    return cudaLaunchKernelExC(&config, kernels_of(l->problem, of_keys)[again], arguments);
+}
+
+/* Bits of powers of 2 that sequences of a call may have. */
+static int steps_of(const rope_attention_call *f) {
+    const int differ = f->k_position.cu_seqlens || f->k_lengths;
+    const int64_t heads = f->k.heads, shares = f->rope.tensor[0].heads / heads,
+                  longest = gpu_divide_up(f->k_tokens, GPU_BACKWARD_SM90_TILE);
+    int bits = 1 << sm90_backward_steps(longest, heads, shares);
+    for (int64_t tiles = 1; differ && tiles < longest && heads * tiles <= 256; tiles++)
+        bits |= 1 << sm90_backward_steps(tiles, heads, shares);
+    return bits;
+}
+
 gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
-    const int32_t dtype = l->problem->rope.dtype, is_bf16 = dtype == ROPE_BF16;
+    const int32_t dtype = l->problem->rope.dtype, parts = l->problem->head_dim / 64;
     sm90_view views[TENSORS];
     CUtensorMap maps[TENSORS], stats;
-    find_views(l->call, views);
+    find_views(l->problem, l->call, views);
     sm90_backward_schedule s = schedule_of(l, views);
     for (int i = 0; i < TENSORS; i++) {
         const int heads = i == K || i == V || i == DK || i == DV ? 1 : 1 << s.pack,
                   is_there = i < READ || sm90_map_fits(&views[i]);
-        if (!sm90_map_encode(&maps[i], dtype, &views[is_there ? i : Q], heads, SM90_BOX / heads, 2))
+        if (!sm90_map_encode(&maps[i], dtype, &views[is_there ? i : Q], heads, SM90_BOX / heads,
+                             parts))
             return cudaErrorInvalidValue;
     }
     if (!encode_stats(&stats, &s))
@@ -186,19 +233,12 @@ gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
     gpuError_t error = prepare(l, &s);
     void *rows[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &maps[OUT], &maps[DQ], &s},
          *keys[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &stats, &maps[DK], &maps[DV], &s};
-    const int wanted[2] = {1, s.dk.data || s.dv.data}; /* stats are */
-    for (int i = 0; i < 4 && error == gpuSuccess; i++) {
-        const int of_keys = i % 2, again = i / 2;
-        const sm90_backward_order *order = &s.order[of_keys];
-        const dim3 block = {SM90_THREADS, 1, 1},
-                   grid = {(uint32_t)gpu_at_most((int64_t)order->each * order->units,
-                                                 l->multiprocessors),
-                           1, 1};
-        if (wanted[of_keys])
-            error = gpu_launch_kernel(of_keys ? gpu_backward_sm90_keys_kernels[is_bf16][again]
-                                              : gpu_backward_sm90_rows_kernels[is_bf16][again],
-                                      grid, block, of_keys ? keys : rows, SM90_BACKWARD_SHARED,
-                                      l->stream, l->follows_early);
+    const int wanted = s.dk.data || s.dv.data ? steps_of(&l->call->forward) : 0;
+    for (int again = 0; again < 2 && error == gpuSuccess; again++) {
+        error = launch(l, &s, 0, 0, again, rows); /* stats are wanted */
+        for (int steps = 0; steps < 4 && error == gpuSuccess; steps++)
+            if (wanted >> steps & 1)
+                error = launch(l, &s, 1, steps, again, keys);
     }
     return error;
 }

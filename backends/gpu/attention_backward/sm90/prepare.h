@@ -3,6 +3,7 @@
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_PREPARE_H
 
 #include "backends/gpu/attention/sequence.h"
+#include "backends/gpu/attention_backward/sm90.h"
 #include "backends/gpu/attention_backward/sm90/kernels.h"
 
 /* An index beyond all that a mask tells apart is as good as one at the end of that. */
@@ -26,7 +27,9 @@ GPU_FN sm90_backward_sequence sm90_backward_sequence_of(const sm90_backward_sche
             there ? (int32_t)s.k_count : 0,
             sm90_near_index(rope_query_index(&s, 0)),
             m.chunk < SM90_FAR ? (int32_t)(s.k_index % m.chunk) : 0,
-            order.order[0].places ? (int32_t)(row / 4 + s.index) * 4 : 0};
+            order.order[0].places ? (int32_t)(row / 4 + s.index) * 4 : 0,
+            sm90_backward_steps((s.k_count + GPU_BACKWARD_SM90_TILE - 1) / GPU_BACKWARD_SM90_TILE,
+                                order.heads, order.shares)};
 }
 
 /* Tiles of `each` tokens of packed sequence n have places from here on: those of n sequences are
@@ -61,8 +64,8 @@ __global__ void __launch_bounds__(SM90_PREPARE_THREADS)
     gpu_wait_for_last();
     gpu_let_next_start();
     const int64_t sequences = rope_attention_sequences(&call);
-    for (int i = (int)threadIdx.x; i < 8 && blockIdx.x == 0; i += SM90_PREPARE_THREADS)
-        s.turns[i / 4].next[i % 4] = ~0u;
+    if (threadIdx.x < GPU_BACKWARD_SM90_COUNTERS && blockIdx.x == 0)
+        s.counters[threadIdx.x] = ~0u;
     for (int64_t n = blockIdx.x; n < sequences; n += gridDim.x) {
         const rope_attention_sequence all = rope_attention_sequence_of(&problem, &call, n);
         const sm90_backward_sequence own = sm90_backward_sequence_of(s, all);

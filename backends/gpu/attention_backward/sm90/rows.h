@@ -1,5 +1,6 @@
 /* Gradients of queries: a block owns 128 rows, 64 of each group that multiplies, whose q and dout
- * stay in registers, and walks over the keys that they see. */
+ * stay in registers, or q of heads of 64 in shared memory, and walks over the keys that they see.
+ */
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_ROWS_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_ROWS_H
 
@@ -14,14 +15,23 @@ enum { SM90_OWN_Q, SM90_OWN_DOUT, SM90_OWN_OUT, SM90_OWN_DQ, SM90_OWN };
 GPU_FN uint32_t sm90_own_rows(const sm90_backward_block &b, int consumer, int box) {
     return sm90_box_at(b, consumer * SM90_OWN + box);
 }
+/* Of tile n. Products read queries of heads of 64 from there, so two tiles have room: of those in
+ * registers ptxas 13.0 keeps the first round's alone (scripts/sm90_order). */
+template <int DIM>
+GPU_FN uint32_t sm90_own_queries(const sm90_backward_block &b, int consumer, int n) {
+    return sm90_own_rows(b, consumer, SM90_OWN_Q) +
+           (DIM == 64 ? (uint32_t)(n & 1) * (SM90_BOX_BYTES / 2) : 0);
+}
 GPU_FN uint32_t sm90_walked_keys(const sm90_backward_block &b, int stage, int box) {
     return sm90_box_at(b, 2 * SM90_OWN + stage * 2 + box);
 }
 
 /* Finds the block's tile n, into its header, when all that is owned was read of the last one. */
 template <int CAREFUL> GPU_FN void sm90_find_rows(const sm90_backward_block &b, int n) {
-    if (n > 0)
+    if (n > 0) {
         sm90_wait(SM90_BARRIER(b, own_free, 0), (uint32_t)(n - 1) & 1);
+        sm90_wait(SM90_BARRIER(b, wanted, 0), (uint32_t)(n - 1) & 1);
+    }
     while (!sm90_rows_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[0]),
                            &b.header->tile[n & 1]))
         ;
@@ -63,6 +73,7 @@ template <int CAREFUL> GPU_FN void sm90_find_all_rows(const sm90_backward_block 
 }
 
 /* A warp has the copies of all tiles made. */
+template <int DIM>
 GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps &maps) {
     const sm90_backward_schedule &s = *b.schedule;
     const int leads = threadIdx.x == 0;
@@ -80,21 +91,24 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
             return;
         }
         if (leads) {
-            sm90_expect(full, 6 * SM90_BOX_BYTES);
+            sm90_expect(full, 6 * SM90_BOX * DIM * 2);
             for (int c = 0; c < 2; c++) {
                 const sm90_box at = {head, t->of.q_first + t->first + c * sm90_box_queries(s),
                                      t->of.q_row};
-                sm90_load(sm90_own_rows(b, c, SM90_OWN_Q), maps.q, full, at);
+                sm90_load(sm90_own_queries<DIM>(b, c, n), maps.q, full, at);
                 sm90_load(sm90_own_rows(b, c, SM90_OWN_DOUT), maps.dout, full, at);
                 sm90_load(sm90_own_rows(b, c, SM90_OWN_OUT), maps.out, full, at);
             }
         }
-        for (int i = end - 1; i >= begin; i--) {
+        for (int i = end;;) {
+            sm90_arrive_if(SM90_BARRIER(b, wanted, 0), leads && i == min(end, begin + SM90_AHEAD));
+            if (i-- == begin)
+                break;
             const uint32_t barrier = SM90_BARRIER(b, full, stage.n);
             sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
             if (leads) {
                 const sm90_box at = {head / s.shares, first + i * SM90_BOX, row};
-                sm90_expect(barrier, 2 * SM90_BOX_BYTES);
+                sm90_expect(barrier, 2 * SM90_BOX * DIM * 2);
                 sm90_load(sm90_walked_keys(b, stage.n, 0), maps.k, barrier, at);
                 sm90_load(sm90_walked_keys(b, stage.n, 1), maps.v, barrier, at);
             }
@@ -111,11 +125,11 @@ GPU_FN void sm90_read_matrices(uint32_t from, uint32_t *x) {
 }
 
 /* 64 rows of a box as left operands of products. */
-GPU_FN void sm90_read_box(uint32_t box, uint32_t (&x)[32]) {
+template <int N> GPU_FN void sm90_read_box(uint32_t box, uint32_t (&x)[N]) {
     const int thread = (int)threadIdx.x & 127, lane = thread % 32, r = thread / 32 * 16 + lane % 16,
               c = lane / 16;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < N / 4; i++)
         sm90_read_matrices(box + (uint32_t)(i >> 2) * (SM90_BOX_BYTES / 2) + (uint32_t)r * 128 +
                                (uint32_t)(((2 * i + c) ^ r) & 7) * 16,
                            x + 4 * i);
@@ -132,11 +146,11 @@ template <int DTYPE> GPU_FN float2 sm90_two_of(uint32_t x) {
 }
 
 /* Sums of products of dout and out, negative, of the thread's two rows. */
-template <int DTYPE>
-GPU_FN void sm90_delta(const uint32_t (&dout)[32], const uint32_t (&out)[32], float (&delta)[2]) {
+template <int DTYPE, int N>
+GPU_FN void sm90_delta(const uint32_t (&dout)[N], const uint32_t (&out)[N], float (&delta)[2]) {
     delta[0] = delta[1] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < N; i++) {
         const float2 x = sm90_two_of<DTYPE>(dout[i]), y = sm90_two_of<DTYPE>(out[i]);
         delta[i & 1] = fmaf(x.y, y.y, fmaf(x.x, y.x, delta[i & 1]));
     }
@@ -162,10 +176,11 @@ GPU_FN void sm90_store_stats(const sm90_backward_schedule &s, const sm90_backwar
 }
 
 /* Where a group is. Boxes of keys are taken from the last one. */
-struct sm90_rows_place {
-    uint32_t q[32], dout[32]; /* as left operands */
-    float lse[2], delta[2];   /* negative, of the thread's rows */
-    int2 seen[2];             /* keys that they see */
+template <int DIM> struct sm90_rows_place {
+    uint32_t q[DIM / 4], dout[DIM / 4]; /* as left operands */
+    uint32_t queries;                   /* as products are told of them, of heads of 64 */
+    float lse[2], delta[2];             /* negative, of the thread's rows */
+    int2 seen[2];                       /* keys that they see */
     sm90_stage stage;
     int box, start, end;  /* boxes: the next one, those of these rows */
     int whole, whole_end; /* those between are seen by all rows */
@@ -174,16 +189,20 @@ struct sm90_rows_place {
 };
 
 /* Reads what the group owns of a tile, and hands it back. */
-template <int DTYPE>
+template <int DTYPE, int DIM>
 GPU_FN void sm90_read_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int n,
-                           int consumer, int row, sm90_rows_place &at) {
+                           int consumer, int row, sm90_rows_place<DIM> &at) {
     sm90_read_box(sm90_own_rows(b, consumer, SM90_OWN_DOUT), at.dout);
     {
-        uint32_t out[32];
+        uint32_t out[DIM / 4];
         sm90_read_box(sm90_own_rows(b, consumer, SM90_OWN_OUT), out);
         sm90_delta<DTYPE>(at.dout, out, at.delta);
     }
-    sm90_read_box(sm90_own_rows(b, consumer, SM90_OWN_Q), at.q);
+    if (DIM == 64)
+        at.queries =
+            (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_queries<DIM>(b, consumer, n)));
+    else
+        sm90_read_box(sm90_own_queries<DIM>(b, consumer, n), at.q);
 #pragma unroll
     for (int h = 0; h < 2; h++)
         at.lse[h] = b.header->minus_lse[n & 1][row + 8 * h];
@@ -195,9 +214,9 @@ GPU_FN void sm90_read_rows(const sm90_backward_block &b, const sm90_backward_til
 }
 
 /* Finds the boxes of keys of a tile; passes over those that none of the group's rows sees. */
-template <int CAREFUL>
+template <int DIM, int CAREFUL>
 GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
-                            int row, sm90_rows_place &at) {
+                            int row, sm90_rows_place<DIM> &at) {
     const sm90_backward_schedule &s = *b.schedule;
     const int last = t.of.q_count - 1, first = t.first + (consumer * SM90_BOX >> s.pack);
     const int2 low = sm90_keys_of(s.mask, t.of, first),
@@ -221,7 +240,7 @@ GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_ti
 }
 
 /* Columns of keys that the thread's rows see. */
-GPU_FN uint32_t sm90_keys_seen(const sm90_rows_place &at) {
+template <int DIM> GPU_FN uint32_t sm90_keys_seen(const sm90_rows_place<DIM> &at) {
     const int base = at.box * SM90_BOX;
     const int2 columns[2] = {make_int2(at.seen[0].x - base, at.seen[0].y - base),
                              make_int2(at.seen[1].x - base, at.seen[1].y - base)};
@@ -229,8 +248,9 @@ GPU_FN uint32_t sm90_keys_seen(const sm90_rows_place &at) {
 }
 
 /* Adds a box of keys to dq: the exponentials run beside the product of dout and values. */
-template <int DTYPE, int CAREFUL>
-GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place &at, float (&dq)[64]) {
+template <int DTYPE, int DIM, int CAREFUL>
+GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at,
+                          float (&dq)[DIM / 2]) {
     float s[32], dp[32];
     uint32_t gradients[16];
     const int stage = sm90_uniform(at.stage.n), adds = at.box != at.start;
@@ -238,14 +258,18 @@ GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place &at, flo
     const uint32_t k = sm90_walked_keys(b, stage, 0), v = sm90_walked_keys(b, stage, 1);
     sm90_wait(SM90_BARRIER(b, full, stage), at.stage.parity);
     if (CAREFUL)
-        at.met |= sm90_meets(sm90_keys_seen(at), sm90_clean<DTYPE>(b, k, v));
+        at.met |= sm90_meets(sm90_keys_seen(at), sm90_clean<DTYPE, DIM>(b, k, v));
     sm90_products_begin();
-    sm90_box_scores<DTYPE>(s, at.q, sm90_box_matrix(k));
+    if (DIM == 64)
+        sm90_box_scores<DTYPE, DIM>(s, at.queries, sm90_box_matrix(k));
+    else
+        sm90_box_scores<DTYPE>(s, at.q, sm90_box_matrix(k));
     sm90_products_end();
     sm90_box_scores<DTYPE>(dp, at.dout, sm90_box_matrix(v));
     sm90_products_end();
     sm90_products_wait<1>();
     sm90_settle(s);
+    sm90_settle(dq);
     sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
 #pragma unroll
     for (int i = 0; i < 32; i++)
@@ -266,10 +290,10 @@ GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place &at, flo
 }
 
 /* Rounds and stores the gradients of the group's rows. */
-template <int DTYPE, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL>
 GPU_FN void sm90_end_rows(const sm90_backward_block &b, const sm90_rows_maps &maps,
-                          const sm90_backward_tile &t, int consumer, const sm90_rows_place &at,
-                          const float (&dq)[64]) {
+                          const sm90_backward_tile &t, int consumer, const sm90_rows_place<DIM> &at,
+                          const float (&dq)[DIM / 2]) {
     const sm90_backward_schedule &s = *b.schedule;
     const int added = at.start >= at.end, leads = threadIdx.x % 128 == 0,
               first = t.first + (consumer * SM90_BOX >> s.pack);
@@ -282,28 +306,28 @@ GPU_FN void sm90_end_rows(const sm90_backward_block &b, const sm90_rows_maps &ma
     sm90_tell<CAREFUL>(s.turns[0], t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box(
+    sm90_store_box<DIM>(
         box, s.dq, maps.dq, consumer,
         {{t.head, t.of.q_first + first, t.of.q_row}, s.pack, (t.of.q_count - first) << s.pack});
 }
 
-template <int DTYPE, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL>
 GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps &maps,
                               int consumer) {
     const int thread = (int)threadIdx.x & 127,
               row = consumer * SM90_BOX + thread / 32 * 16 + thread % 32 / 4;
-    sm90_rows_place at = {};
+    sm90_rows_place<DIM> at = {};
     for (int n = 0;; n++) {
-        float dq[64];
+        float dq[DIM / 2];
         sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
         const sm90_backward_tile &t = b.header->tile[n & 1];
         if (sm90_uniform(t.head) < 0)
             break;
         sm90_read_rows<DTYPE>(b, t, n, consumer, row, at);
-        sm90_begin_rows<CAREFUL>(b, t, consumer, row, at);
+        sm90_begin_rows<DIM, CAREFUL>(b, t, consumer, row, at);
 #pragma unroll 1
         for (; at.box >= at.end; at.box--) {
-            sm90_rows_add<DTYPE, CAREFUL>(b, at, dq);
+            sm90_rows_add<DTYPE, DIM, CAREFUL>(b, at, dq);
             at.last = at.stage.n;
             sm90_next_stage(at.stage);
         }
@@ -312,7 +336,7 @@ GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps
         if (CAREFUL)
             sm90_spoil(dq, at.met);
         sm90_clear_unseen(dq, at.seen[0], at.seen[1]);
-        sm90_end_rows<DTYPE, CAREFUL>(b, maps, t, consumer, at, dq);
+        sm90_end_rows<DTYPE, DIM, CAREFUL>(b, maps, t, consumer, at, dq);
     }
     if (thread == 0)
         sm90_stores_done();

@@ -20,10 +20,13 @@ struct __align__(16) sm90_backward_tile {
 
 /* Barriers' phases are counted by those who wait. */
 struct sm90_backward_header {
-    uint64_t own_full[2], own_free[2]; /* what a block owns, by the parity of its number */
-    uint64_t known[2];                 /* a tile of rows */
+    uint64_t own_full[2], own_free[2];   /* what a block owns, by the parity of its number */
+    uint64_t known[2], wanted[1];        /* a tile, and the next one */
+    uint64_t numbered[2];                /* what rank 0 found */
+    uint64_t may_send[3][2], sent[3][2]; /* sums of each group's keys, to this block, by step */
     uint64_t full[SM90_STAGES], free[SM90_STAGES];
     sm90_backward_tile tile[2];
+    int32_t number[2];       /* of tiles, as rank 0 found them */
     int32_t told[2];         /* the last tile that a group listed */
     uint32_t bad[2];         /* bits of a box's rows that are not finite */
     float minus_lse[2][128]; /* of rows that a block owns, in base 2 */
@@ -37,6 +40,7 @@ struct sm90_backward_block {
     const sm90_backward_schedule *schedule;
     sm90_backward_header *header;
     uint32_t memory; /* address of the boxes */
+    int rank, steps; /* in its cluster, of 1 << steps blocks */
 };
 
 GPU_FN uint32_t sm90_box_at(const sm90_backward_block &b, int n) {
@@ -114,14 +118,16 @@ GPU_FN int2 sm90_queries_of(const sm90_mask &m, const sm90_backward_sequence &s,
     return k < s.k_count ? make_int2(first, max(first, end)) : make_int2(0, 0);
 }
 
-/* Fills tile n of keys, 128 of them; 0 where it has none. Behind the last one there is no head. */
-GPU_FN int sm90_keys_tile(const sm90_backward_schedule &s, int n, sm90_backward_tile *t) {
+/* Fills tile n of keys, 128 of them, which 1 << steps blocks share; 0 where it has none. Behind the
+ * last one there is no head. */
+GPU_FN int sm90_keys_tile(const sm90_backward_schedule &s, int n, int steps,
+                          sm90_backward_tile *t) {
     t->head = -1;
     if (n >= s.order[1].each * s.order[1].units)
         return 1;
     const int place = sm90_place_tile(s, n, 1, s.heads, t), queries = sm90_box_queries(s);
     t->first = place * 128;
-    if (place < 0 || t->first >= t->of.k_count)
+    if (place < 0 || t->first >= t->of.k_count || t->of.steps != steps)
         return 0;
     const int first = sm90_queries_of(s.mask, t->of, t->first).x,
               end = sm90_queries_of(s.mask, t->of, min(t->first + 128, t->of.k_count) - 1).y;
@@ -179,10 +185,10 @@ GPU_FN void sm90_hide(float (&x)[32], uint32_t seen) {
 
 /* The next number of a tile; INT32_MAX: none is left. */
 template <int CAREFUL> GPU_FN int sm90_next_number(const sm90_backward_turns &turns) {
-    const int n = (int)(atomicAdd(turns.next + CAREFUL, 1u) + 1);
+    const int n = (int)(atomicAdd(turns.next, 1u) + 1);
     if (!CAREFUL)
         return n;
-    return n < (int)(turns.next[2] + 1) ? turns.list[n] : INT32_MAX;
+    return n < (int)(*turns.listed + 1) ? turns.list[n] : INT32_MAX;
 }
 
 /* Lists a tile, or tells of its sequence the second time, if a thread of a warp has something. */
@@ -194,7 +200,7 @@ GPU_FN void sm90_tell(const sm90_backward_turns &turns, const sm90_backward_tile
     if (CAREFUL)
         turns.again[t.sequence] = 0;
     else if (atomicExch(told, t.number) != t.number)
-        turns.list[atomicAdd(turns.next + 2, 1u) + 1] = t.number;
+        turns.list[atomicAdd(turns.listed, 1u) + 1] = t.number;
 }
 
 /* Of all threads that multiply. */
@@ -202,14 +208,14 @@ GPU_FN void sm90_consumers_barrier(void) {
     asm volatile("bar.sync 6, 256;" ::: "memory");
 }
 
-/* Where the chunk of 16 bytes i of a row lies, of 16 in a box and as many in another one. */
-GPU_FN uint32_t sm90_chunk_of(uint32_t box, uint32_t other, int row, int i) {
-    return (i < 16 ? box : other) + (uint32_t)(i >> 3 & 1) * (SM90_BOX_BYTES / 2) +
+/* Where the chunk of 16 bytes i of a row lies, of DIM / 8 in a box and as many in another one. */
+template <int DIM> GPU_FN uint32_t sm90_chunk_of(uint32_t box, uint32_t other, int row, int i) {
+    return (i < DIM / 8 ? box : other) + (uint32_t)(i % (DIM / 8) / 8) * (SM90_BOX_BYTES / 2) +
            (uint32_t)row * 128 + (uint32_t)((i ^ row) & 7) * 16;
 }
 
 /* Puts zeros for rows of two boxes of which some element is not finite. Bits of such rows. */
-template <int DTYPE>
+template <int DTYPE, int DIM>
 GPU_FN uint2 sm90_clean(const sm90_backward_block &b, uint32_t box, uint32_t other) {
     const int thread = (int)threadIdx.x - 128, row = thread / 4;
     uint32_t bad = 0;
@@ -218,8 +224,8 @@ GPU_FN uint2 sm90_clean(const sm90_backward_block &b, uint32_t box, uint32_t oth
         b.header->bad[thread] = 0;
     sm90_consumers_barrier();
 #pragma unroll 1
-    for (int i = thread % 4; i < 32; i += 4) {
-        const uint4 x = sm90_read(sm90_chunk_of(box, other, row, i));
+    for (int i = thread % 4; i < DIM / 4; i += 4) {
+        const uint4 x = sm90_read(sm90_chunk_of<DIM>(box, other, row, i));
         bad |= sm90_nonfinite<DTYPE>(x.x) | sm90_nonfinite<DTYPE>(x.y) |
                sm90_nonfinite<DTYPE>(x.z) | sm90_nonfinite<DTYPE>(x.w);
     }
@@ -229,8 +235,8 @@ GPU_FN uint2 sm90_clean(const sm90_backward_block &b, uint32_t box, uint32_t oth
         if (thread % 4 == 0)
             atomicOr(&b.header->bad[row / 32], 1u << row % 32);
 #pragma unroll 1
-        for (int i = thread % 4; i < 32; i += 4)
-            sm90_write(sm90_chunk_of(box, other, row, i), {0, 0, 0, 0});
+        for (int i = thread % 4; i < DIM / 4; i += 4)
+            sm90_write(sm90_chunk_of<DIM>(box, other, row, i), {0, 0, 0, 0});
     }
     sm90_writes_known();
     sm90_consumers_barrier();
@@ -249,22 +255,22 @@ GPU_FN int sm90_meets(uint32_t seen, uint2 bad) {
 }
 
 /* Gradients of rows that see nothing are 0, and not -0. */
-GPU_FN void sm90_clear_unseen(float (&x)[64], int2 first, int2 second) {
+template <int N> GPU_FN void sm90_clear_unseen(float (&x)[N], int2 first, int2 second) {
     const int none = (first.x >= first.y) | (second.x >= second.y) << 1;
     if (!__any_sync(~0u, none))
         return;
 #pragma unroll
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < N; i++)
         if (none >> (i >> 1 & 1) & 1)
             x[i] = 0.0f;
 }
 
 /* Gradients of rows that have met one are no numbers. */
-GPU_FN void sm90_spoil(float (&x)[64], int met) {
+template <int N> GPU_FN void sm90_spoil(float (&x)[N], int met) {
     met |= __shfl_xor_sync(~0u, met, 1);
     met |= __shfl_xor_sync(~0u, met, 2);
 #pragma unroll
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < N; i++)
         if (met >> (i >> 1 & 1) & 1)
             x[i] = NAN;
 }
@@ -272,37 +278,38 @@ GPU_FN void sm90_spoil(float (&x)[64], int met) {
 /* --- products --- */
 
 /* d = a b', both of 64 rows of a head in shared memory. */
-template <int DTYPE> GPU_FN void sm90_box_scores(float (&d)[32], uint32_t a, uint32_t b) {
+template <int DTYPE, int DIM> GPU_FN void sm90_box_scores(float (&d)[32], uint32_t a, uint32_t b) {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < DIM / 16; i++)
         sm90_multiply<DTYPE>(d, sm90_descriptor(a + (i / 4) * 512 + (i % 4) * 2),
                              sm90_descriptor(b + (i / 4) * 512 + (i % 4) * 2), i != 0);
 }
 
 /* The same, of an a in registers. */
-template <int DTYPE>
-GPU_FN void sm90_box_scores(float (&d)[32], const uint32_t (&a)[32], uint32_t b) {
+template <int DTYPE, int N>
+GPU_FN void sm90_box_scores(float (&d)[32], const uint32_t (&a)[N], uint32_t b) {
 #pragma unroll
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < N / 4; i++)
         sm90_multiply_columns<DTYPE>(d, a + 4 * i, sm90_descriptor(b + (i / 4) * 512 + (i % 4) * 2),
                                      i != 0);
 }
 
 /* sums += weights b, 64 of each. */
-template <int DTYPE>
-GPU_FN void sm90_box_add(float (&sums)[64], const uint32_t (&weights)[16], uint32_t b, int adds) {
+template <int DTYPE, int N>
+GPU_FN void sm90_box_add(float (&sums)[N], const uint32_t (&weights)[16], uint32_t b, int adds) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
         sm90_multiply<DTYPE>(sums, weights + 4 * i, sm90_descriptor(b + i * 128),
                              i != 0 ? 1 : adds);
 }
 
-/* A box in shared memory as products are told of it: elements of a head side by side, or rows. */
+/* A box in shared memory as products are told of it: elements of a head side by side, or rows. They
+ * have no room for the bits of an address that tell blocks of a cluster apart. */
 GPU_FN uint32_t sm90_box_matrix(uint32_t at) {
-    return sm90_matrix(at, 16);
+    return sm90_matrix(at & 0x3ffff, 16);
 }
 GPU_FN uint32_t sm90_box_values(uint32_t at) {
-    return sm90_matrix(at, SM90_BOX_BYTES / 2);
+    return sm90_matrix(at & 0x3ffff, SM90_BOX_BYTES / 2);
 }
 
 /* --- stages --- */
@@ -323,13 +330,13 @@ GPU_FN void sm90_next_stage(sm90_stage &stage) {
 
 /* Writes 64 rows of sums, by scale and rounded, to a box of shared memory; zeros where nothing was
  * `added`. Whether some are not finite. */
-template <int DTYPE>
-GPU_FN int sm90_write_box(uint32_t box, const float (&sums)[64], float scale, int added) {
+template <int DTYPE, int N>
+GPU_FN int sm90_write_box(uint32_t box, const float (&sums)[N], float scale, int added) {
     const int thread = (int)threadIdx.x & 127, lane = thread % 32, r = thread / 32 * 16 + lane % 16,
               c = lane / 16;
     uint32_t largest = 0;
 #pragma unroll
-    for (int j = 0; j < 16; j += 2) {
+    for (int j = 0; j < N / 4; j += 2) {
         uint32_t two[4];
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -354,6 +361,7 @@ struct sm90_target {
 
 /* Stores a box that a group has written to shared memory; a barrier of the group is behind it where
  * it does so by all of its threads: some rows are not there, or it moves no vectors. */
+template <int DIM>
 GPU_FN void sm90_store_box(uint32_t box, const sm90_gradient &g, const CUtensorMap *map,
                            int consumer, const sm90_target &to) {
     const int thread = (int)threadIdx.x & 127;
@@ -365,9 +373,9 @@ GPU_FN void sm90_store_box(uint32_t box, const sm90_gradient &g, const CUtensorM
         return;
     }
 #pragma unroll 1
-    for (int i = thread; i < min(to.rows, (int)SM90_BOX) * 16; i += 128) {
-        const int row = i / 16, c = i % 16;
-        const uint4 x = sm90_read(sm90_chunk_of(box, box, row, c));
+    for (int i = thread; i < min(to.rows, (int)SM90_BOX) * (DIM / 8); i += 128) {
+        const int row = i / (DIM / 8), c = i % (DIM / 8);
+        const uint4 x = sm90_read(sm90_chunk_of<DIM>(box, box, row, c));
         const uint32_t twos[4] = {x.x, x.y, x.z, x.w};
         uint16_t *data = (uint16_t *)g.data + to.at.row * g.stride[0] +
                          (to.at.token + (row >> to.pack)) * g.stride[1] +
