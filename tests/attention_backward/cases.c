@@ -68,6 +68,37 @@ static backward_view view_of_dout(const backward_case *c) {
     return v;
 }
 
+/* Whether a tensor that has the shape of a gradient, or of dout, lies in vectors of 16 bytes. */
+static int in_vectors(const backward_case *c, const void *data, const int64_t *stride,
+                      int32_t gradient) {
+    const rope_attention_args *a = &c->forward.args;
+    rope_attention_out given = {(void *)(uintptr_t)data, {0}};
+    memcpy(given.stride, stride, sizeof given.stride);
+    const backward_view v = view_of(c, &given, gradient);
+    const oracle_attention o = attention_oracle(&c->forward);
+    const int q = gradient == GRADIENT_Q;
+    const int64_t count[3] = {q || !a->k_cu_seqlens ? a->rope.batch : 1,
+                              q ? a->rope.tokens : oracle_attention_key_tokens(&o), v.heads};
+    int all = (uintptr_t)data % 16 == 0 && v.stride[3] == 1;
+    for (int d = 0; d < 3; d++)
+        all &= count[d] <= 1 || (v.stride[d] >= 8 && v.stride[d] % 8 == 0);
+    return all;
+}
+
+/* Whether what a call reads does: kernels that take no other calls give those the bits of others.
+ */
+static int reads_vectors(const backward_case *c) {
+    const rope_attention_args *a = &c->forward.args;
+    const rope_tensor *q = &a->rope.q, *k = &a->rope.k;
+    return in_vectors(c, q->in, q->in_stride, GRADIENT_Q) &&
+           in_vectors(c, k->in, k->in_stride, GRADIENT_K) &&
+           in_vectors(c, a->v.in, a->v.in_stride, GRADIENT_V) &&
+           in_vectors(c, c->args.dout, c->args.dout_stride, GRADIENT_Q) &&
+           in_vectors(c, a->out.data, a->out.stride, GRADIENT_Q) &&
+           (!q->out || in_vectors(c, q->out, q->out_stride, GRADIENT_Q)) &&
+           (!k->out || in_vectors(c, k->out, k->out_stride, GRADIENT_K));
+}
+
 static int64_t element_at(const backward_view *v, int64_t row, int64_t token, int64_t head,
                           int64_t e) {
     return row * v->stride[0] + token * v->stride[1] + head * v->stride[2] + e * v->stride[3];
@@ -332,7 +363,8 @@ static size_t take(size_t *end, int64_t bytes) {
     return at;
 }
 
-static void lay_out(backward_case *p, int64_t keys) {
+/* dout begins between vectors where the call does not read vectors. */
+static void lay_out(backward_case *p, int64_t keys, int vectors) {
     attention_case *f = &p->forward;
     const oracle_attention o = attention_oracle(f);
     const int64_t size = oracle_dtype_size(f->desc.rope.dtype),
@@ -340,7 +372,8 @@ static void lay_out(backward_case *p, int64_t keys) {
                   all_keys = f->parts * keys * f->args.rope.k.heads, dim = f->desc.rope.head_dim,
                   v_dim = oracle_attention_head_dim(&o, ORACLE_V);
     size_t end = f->base.bytes;
-    const size_t dout = take(&end, rows * heads * v_dim * size),
+    const size_t dout =
+                     take(&end, (rows * heads * v_dim + 1) * size) + (vectors ? 0 : (size_t)size),
                  dq = take(&end, rows * heads * dim * size), dk = take(&end, all_keys * dim * size),
                  dv = take(&end, all_keys * v_dim * size), dsinks = take(&end, heads * 4);
     unsigned char *arena = aligned_alloc(64, end);
@@ -389,7 +422,7 @@ void backward_plain(backward_case *p, const backward_case *c, int64_t first, int
         p->forward.q_count[n] = c->forward.q_count[first + n];
         p->forward.k_count[n] = c->forward.k_count[first + n];
     }
-    lay_out(p, p->forward.args.k_tokens);
+    lay_out(p, p->forward.args.k_tokens, reads_vectors(c));
     for (int64_t n = 0; n < count; n++) {
         const oracle_part s = oracle_attention_part(&o, first + n);
         copy_results(p, c, n, &s);

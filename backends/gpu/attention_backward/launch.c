@@ -11,7 +11,8 @@ typedef struct launches {
     gpu_attention_launches behind; /* its q and k are dq and dk */
     int behind_rotates[2];         /* by "rope" */
     int rotates_later[2];          /* by a pass over sequences */
-    int sm90;                      /* kernels of sm90/ take the call, which rotate nothing */
+    int sm90;                      /* kernels of sm90/ take the call, and what is rotated of it,
+                                    * of which they rotate nothing */
     const gpu_backward_state *state;
     rope_attention_problem problem;    /* transposed; of the kernels that write gradients */
     rope_attention_backward_call call; /* its q.in and k.in are rotated */
@@ -87,7 +88,7 @@ static void find_behind(launches *l) {
     memcpy(call->k.out_stride, l->call.dk_stride, sizeof call->k.out_stride);
     call->k.cache = call->k.out; /* as with a cache, keys that no query sees do not rotate */
     l->problem = l->state->transposed;
-    l->sm90 = l->state->sm90 && gpu_backward_sm90_fits(&l->problem, &l->call);
+    l->sm90 = l->sm90 && gpu_backward_sm90_fits(&l->problem, &l->call);
     for (int tensor = 0; tensor < 2; tensor++) {
         l->behind_rotates[tensor] = wanted[tensor] && rotates_behind(l, tensor);
         l->rotates_later[tensor] =
@@ -251,6 +252,7 @@ gpuError_t gpu_backward_launch(const gpu_backward_state *state,
                             .given = &call->forward,
                             .call = call->forward,
                             .early = state->forward.on.early},
+                  .sm90 = state->sm90 && gpu_backward_sm90_fits(&state->transposed, call),
                   .state = state,
                   .call = *call,
                   .keys = call->forward.rope,
