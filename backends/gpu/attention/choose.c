@@ -134,6 +134,9 @@ static int is_decode(const gpu_attention_state *state, const rope_attention_call
            (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS && gpu_decode_fits(&state->problem, call);
 }
 
+/* Blocks of a multiprocessor where lengths that lie on the device decide whether there is work. */
+enum { FEW_WAVES = 4 };
+
 /* all: no sequence has more queries. */
 static void choose_few(const gpu_attention_state *state, const rope_attention_call *call, int all,
                        int32_t fits, gpu_attention_choice *c) {
@@ -148,6 +151,10 @@ static void choose_few(const gpu_attention_state *state, const rope_attention_ca
                                                                  : GPU_ATTEND_SPLITS;
     const int by_heads = kernel == GPU_ATTEND_DECODE && fills(state) && has(state, GPU_JOIN_DECODE);
     c->few = (gpu_attending){kernel, fits | GPU_TILE_BY_SPLITS, blocks, 1};
+    if (!all && kernel == GPU_ATTEND_SPLITS && blocks > FEW_WAVES * state->on.multiprocessors) {
+        c->parts.skips = 1; /* maybe no sequence is split */
+        c->few.x = FEW_WAVES * state->on.multiprocessors;
+    }
     if (c->parts.splits > 1)
         c->join = by_heads ? GPU_JOIN_DECODE : GPU_JOIN_SPLITS;
 }

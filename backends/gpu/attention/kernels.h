@@ -85,6 +85,7 @@ enum {
 typedef struct gpu_attention_parts {
     float *at;
     int64_t queries, splits; /* the most of a sequence */
+    int32_t skips;           /* blocks are few: they look for sequences that are split */
 } gpu_attention_parts;
 
 /* Keys or values as the kernel of one query reads them, in units of 16 bytes: where heads of page,

@@ -90,9 +90,15 @@ int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *
 
 /* --- what rotates --- */
 
+/* Whether queries and keys have the same boundaries, so that a query's index is its own. */
+static int are_packed_alike(const rope_attention_call *c) {
+    const rope_position_map *q = &c->rope.position, *k = &c->k_position;
+    return q->cu_seqlens == k->cu_seqlens && q->wide == k->wide && q->tokens == k->tokens;
+}
+
 /* "rope" may write beyond lengths, between boundaries and for sequences that fail: there is room,
  * no one reads it, and it raises no flag. Positions do not depend on lengths that lie on the
- * device, nor on boundaries, of which some may be out of range. */
+ * device. */
 int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
     const rope_attention_call *c = l->given;
     const rope_position_map *map = &c->rope.position;
@@ -101,7 +107,7 @@ int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
         (out && (l->failed || map->cu_seqlens || c->q_lengths || c->k_lengths)))
         return 0;
     if (map->cu_seqlens)
-        return map->ids && !map->offsets && !map->lengths &&
+        return (map->ids || are_packed_alike(c)) && !map->offsets && !map->lengths &&
                l->state->problem.rope.angle_mode != ROPE_ANGLE_TABLE;
     return tensor || map->ids || !c->k_lengths;
 }
@@ -127,7 +133,8 @@ static gpuError_t launch_rope(gpu_attention_launches *l, const gpu_rope_state *r
         call.position = l->call.k_position;
     } else if (!call.position.ids) /* their index is among the keys, which are their length */
         call.position.offset = rope_sum(call.position.offset, l->call.k_tokens - call.tokens);
-    call.position.cu_seqlens = NULL; /* is there with ids alone */
+    if (call.position.ids)
+        call.position.cu_seqlens = NULL;
     return gpu_rope_launch(rotation, &call, gpu_next_early(l), l->stream);
 }
 

@@ -105,4 +105,35 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
     return true;
 }
 
+/* Whether a sequence has split `part` of those that are used, or is to be flagged. */
+GPU_FN bool gpu_split_has(const rope_attention_problem *p, const rope_attention_call *call,
+                          const gpu_attention_parts &parts, int64_t sequence, int64_t part) {
+    const rope_attention_sequence s = rope_attention_sequence_of(p, call, gpu_own(sequence));
+    if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s))
+        return s.fails && part == 0;
+    const rope_key_range used = gpu_splits_used(p, &s);
+    return part == 0 || part < used.end - used.begin;
+}
+
+/* The first of works n, n + every... that may have something to do: threads look at as many
+ * sequences. All call it. */
+GPU_FN int64_t gpu_split_skip(const rope_attention_problem *p, const rope_attention_call *call,
+                              const gpu_attention_parts &parts, int64_t n, int64_t every) {
+    __shared__ int least[GPU_ATTENTION_THREADS];
+    const int thread = (int)threadIdx.x;
+    const int64_t each = call->k.heads * parts.splits, first = n / each, sequence = first + thread;
+    const bool has = sequence < rope_attention_sequences(call) &&
+                     gpu_split_has(p, call, parts, sequence,
+                                   thread == 0 ? n % each / call->k.heads : INT64_C(0));
+    __syncthreads();
+    least[thread] = has ? thread : (int)GPU_ATTENTION_THREADS;
+    __syncthreads();
+    for (int step = GPU_ATTENTION_THREADS / 2; step > 0; step /= 2) {
+        if (thread < step && least[thread + step] < least[thread])
+            least[thread] = least[thread + step];
+        __syncthreads();
+    }
+    return least[0] == 0 ? n : n + ((first + least[0]) * each - n + every - 1) / every * every;
+}
+
 #endif

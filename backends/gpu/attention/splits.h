@@ -119,9 +119,12 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, D > GPU_TILE_NARROW ? 2
         gpu_wait_for_last();
         gpu_let_next_start();
         gpu_split_work w;
-        for (int64_t n = blockIdx.x; gpu_split_find(gpu_reread(&p), gpu_reread(&call), failed,
-                                                    parts, p.v_head_dim, n, &b.tile, &w);
-             n += gridDim.x) {
+        for (int64_t n = blockIdx.x;; n += gridDim.x) {
+            if (parts.skips)
+                n = gpu_split_skip(gpu_reread(&p), gpu_reread(&call), parts, n, gridDim.x);
+            if (!gpu_split_find(gpu_reread(&p), gpu_reread(&call), failed, parts, p.v_head_dim, n,
+                                &b.tile, &w))
+                return;
             const gpu_tile_call t = {gpu_reread(&p),
                                      gpu_reread(&call),
                                      &b,
