@@ -115,16 +115,15 @@ GPU_FN bool gpu_split_has(const rope_attention_problem *p, const rope_attention_
     return part == 0 || part < used.end - used.begin;
 }
 
-/* The first of works n, n + every... that may have something to do: threads look at as many
- * sequences. All call it. */
+/* The first of works n, n + every... that has something to do, of as many as there are threads, or
+ * the one behind them. All call it. */
 GPU_FN int64_t gpu_split_skip(const rope_attention_problem *p, const rope_attention_call *call,
                               const gpu_attention_parts &parts, int64_t n, int64_t every) {
     __shared__ int least[GPU_ATTENTION_THREADS];
     const int thread = (int)threadIdx.x;
-    const int64_t each = call->k.heads * parts.splits, first = n / each, sequence = first + thread;
-    const bool has = sequence < rope_attention_sequences(call) &&
-                     gpu_split_has(p, call, parts, sequence,
-                                   thread == 0 ? n % each / call->k.heads : INT64_C(0));
+    const int64_t each = call->k.heads * parts.splits, own = n + thread * every;
+    const bool has = own < rope_attention_sequences(call) * each &&
+                     gpu_split_has(p, call, parts, own / each, own % each / call->k.heads);
     __syncthreads();
     least[thread] = has ? thread : (int)GPU_ATTENTION_THREADS;
     __syncthreads();
@@ -133,7 +132,7 @@ GPU_FN int64_t gpu_split_skip(const rope_attention_problem *p, const rope_attent
             least[thread] = least[thread + step];
         __syncthreads();
     }
-    return least[0] == 0 ? n : n + ((first + least[0]) * each - n + every - 1) / every * every;
+    return n + least[0] * every;
 }
 
 #endif
