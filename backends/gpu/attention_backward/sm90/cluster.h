@@ -18,7 +18,8 @@ GPU_FN int sm90_cluster_steps(void) {
     return 31 - __clz((int)size);
 }
 
-/* Of all threads of all blocks: none writes to one that has not begun, or has ended. */
+/* Of all threads of all blocks that have not ended: none writes to one that has not begun, or has
+ * ended. */
 GPU_FN void sm90_cluster_barrier(void) {
     asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
 }

@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_keys(
         sm90_registers_more<SM90_MANY>();
         gpu_wait_for_last();
         sm90_keys_consume<DTYPE, DIM, CAREFUL>(b, maps, __shfl_sync(~0u, group, 0) - 1);
+        sm90_cluster_barrier();
     }
-    sm90_cluster_barrier();
 }
 
 #define SM90_PAIR(kernel, dtype, dim)                                                              \

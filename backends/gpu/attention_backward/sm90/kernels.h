@@ -29,12 +29,13 @@ typedef struct sm90_backward_sequence {
     int32_t q_row, q_first, q_count, k_row, k_first, k_count, index, chunk_index, stats, steps;
 } sm90_backward_sequence;
 
-/* That power, of a sequence of so many tiles of keys: up to 8 blocks share one while that does not
- * make more than 256 of a sequence's tiles, and leaves each 12 boxes of rows where as many queries
- * are causal. Bits depend on it, so nothing of the batch counts. */
+/* That power, of a sequence of so many tiles of keys: 2 or 4 blocks share one while that makes no
+ * more than 256 of a sequence's tiles, and leaves each 12 boxes of rows where as many queries are
+ * causal; 8 share one where that leaves 8. Bits depend on it, so nothing of the batch counts. */
 ROPE_FN int sm90_backward_steps(int64_t tiles, int64_t heads, int64_t shares) {
     int steps = 0;
-    while (steps < 3 && heads * tiles <= 128 >> steps && shares * tiles >= 24 << steps)
+    while (steps < 3 && heads * tiles <= 128 >> steps &&
+           shares * tiles >= (steps < 2 ? 24 : 16) << steps)
         steps++;
     return steps;
 }
