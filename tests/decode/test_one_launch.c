@@ -22,6 +22,7 @@ typedef struct one_launch {
     int32_t dtype, tokens, group, page_size;
     int32_t norm, pairing, slots;
     int32_t by_sequence; /* ROPE_CACHE_SEQUENCE */
+    int32_t window, sinks, soft_cap;
 } one_launch;
 
 static const one_launch cases[] = {
@@ -33,11 +34,16 @@ static const one_launch cases[] = {
     {ROPE_F16, 2, 4, 16, 0, 0, 1, 0},
     {ROPE_BF16, 8, 2, 16, ROPE_NORM_ROUND_TWICE, 0, 0, 0},
     {ROPE_BF16, 3, 1, 0, 0, 0, 0, 1},
+    {ROPE_BF16, 1, 8, 16, 0, 0, 0, 0, .window = 128, .sinks = 1},
+    {ROPE_F16, 4, 4, 32, 0, 0, 1, 0, .window = 37},
+    {ROPE_BF16, 8, 1, 16, 0, 0, 0, 0, .window = 1024, .sinks = 1},
+    {ROPE_BF16, 1, 2, 16, 0, 0, 0, 0, .window = 1, .soft_cap = 2},
+    {ROPE_BF16, 2, 4, 64, ROPE_NORM_ROUND_ONCE, 0, 0, 0, .soft_cap = 30},
 };
 
 /* The parts of an arena. */
 typedef struct parts {
-    size_t q, k, v, weight, cache[2], table, slots, lengths, starts, out, lse, flag, bytes;
+    size_t q, k, v, weight, sinks, cache[2], table, slots, lengths, starts, out, lse, flag, bytes;
 } parts;
 
 static size_t add(size_t *end, size_t bytes) {
@@ -63,6 +69,7 @@ static parts parts_of(const one_launch *o) {
     p.k = add(&p.bytes, k * head);
     p.v = add(&p.bytes, k * head);
     p.weight = add(&p.bytes, head);
+    p.sinks = add(&p.bytes, (size_t)(K_HEADS * o->group) * 2);
     for (int i = 0; i < 2; i++)
         p.cache[i] = add(&p.bytes, pages * (size_t)page_size_of(o) * K_HEADS * head);
     p.table = add(&p.bytes, pages * 4);
@@ -101,15 +108,16 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
     }
 }
 
-/* Places behind a sequence's keys hold NaNs, which nothing reads. */
+/* Places behind a sequence's keys, and ahead of its window, hold NaNs, which nothing reads. */
 static void spoil_rest(decode_case *c, const one_launch *o, const parts *p) {
     const int32_t *table = (const int32_t *)(const void *)(c->append.base.arena + p->table);
     const int64_t size = page_size_of(o), pages = pages_of(o), head = K_HEADS * DIM;
     for (int32_t s = 0; s < SEQUENCES; s++)
-        for (int64_t n = lengths[s] < o->tokens ? 0 : lengths[s] - o->tokens; n < size * pages;
-             n++) {
-            const int64_t page = o->by_sequence ? s : table[s * pages + n / size];
-            for (int i = 0; i < 2; i++)
+        for (int64_t n = 0; n < size * pages; n++) {
+            const int64_t first = lengths[s] - o->tokens,
+                          page = o->by_sequence ? s : table[s * pages + n / size];
+            const int is_read = n < first && !(o->window && n <= first - o->window);
+            for (int i = 0; i < 2 && !is_read; i++)
                 memset(c->append.base.arena + p->cache[i] + (page * size + n % size) * head * 2,
                        0xff, (size_t)head * 2);
         }
@@ -132,6 +140,9 @@ static void describe(decode_case *c, const one_launch *o) {
                : o->slots     ? ROPE_CACHE_SLOTS
                               : ROPE_CACHE_TABLE;
     a->page_size = page_size_of(o);
+    c->desc.window = o->window;
+    c->desc.sink_dtype = o->sinks ? o->dtype : 0;
+    c->desc.soft_cap = o->soft_cap;
 }
 
 static void make(decode_case *c, const one_launch *o, const parts *p) {
@@ -164,6 +175,7 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     if (o->slots)
         a->slots = arena + p->slots;
     c->args.k_lengths = arena + p->lengths;
+    c->args.sinks = o->sinks ? arena + p->sinks : NULL;
     c->args.out.data = arena + p->out;
     c->args.lse = (float *)(void *)(arena + p->lse);
     a->rope.position_flag = (int32_t *)(void *)(arena + p->flag);

@@ -71,6 +71,7 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
         {"block_table", t->block_table},
         {"cache_starts", a->starts},
         {"k_lengths", t->k_lengths},
+        {"sinks", t->sinks},
         {"out.data", t->out},
         {"lse", t->lse},
         {"workspace", t->workspace_bytes ? work->workspace : NULL},

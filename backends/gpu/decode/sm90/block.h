@@ -41,6 +41,7 @@ template <int ROWS> struct decode_header {
         sums_free[SM90_DECODE_BEHIND];
     uint64_t split_ready[decode_shape<ROWS>::JOINERS], split_taken[decode_shape<ROWS>::JOINERS];
     decode_split split[decode_shape<ROWS>::JOINERS]; /* 0 splits: there is no other */
+    decode_split joined[SM90_DECODE_HELPERS + decode_shape<ROWS>::JOINERS]; /* of each warp */
     float2 top[SM90_DECODE_BEHIND][decode_shape<ROWS>::WARPS]
               [ROWS]; /* largest logit, sum of weights; < 0: left out */
     int32_t place[SM90_DECODE_AHEAD][SM90_DECODE_TOKENS]; /* index of a new token's key, or -1 */
@@ -124,6 +125,11 @@ struct decode_walk {
     int start;                  /* index of its first new token's key, where that is asked for */
 };
 
+/* What is read of a lane's sequence. */
+struct decode_lengths {
+    decode_raw keys, start;
+};
+
 /* Keys of a sequence, and those of a split, in chunks. */
 struct decode_item {
     int sequence, head, split, splits;
@@ -134,50 +140,75 @@ GPU_FN int decode_chunks(int keys) {
     return keys > 0 ? (keys + SM90_DECODE_CHUNK - 1) / SM90_DECODE_CHUNK : 0;
 }
 
+/* The first key that a sequence's query `token` sees. */
+GPU_FN int decode_seen_from(const sm90_decode_call *c, int keys, int token) {
+    return max(0, keys - (c->tokens - 1 - token) - c->window);
+}
+
+/* The first chunk of which a query sees a key. */
+GPU_FN int decode_first_chunk(const sm90_decode_call *c, int keys) {
+    return decode_seen_from(c, keys, 0) / SM90_DECODE_CHUNK;
+}
+
 /* A function of the sequence's keys. */
 GPU_FN int decode_splits(const sm90_decode_call *c, int keys) {
-    const int whole = decode_over(decode_chunks(keys) + c->least_chunks - 1, c->per_split);
+    const int whole = decode_over(
+        decode_chunks(keys) - decode_first_chunk(c, keys) + c->least_chunks - 1, c->per_split);
     return max(1, min(c->most_splits, whole));
 }
 
 /* Index of a sequence's first new token's key, within INT32_MIN..INT32_MAX / 2. */
-GPU_FN int decode_start_of(const sm90_decode_call *c, int sequence, int keys) {
-    const int wide = c->flags & SM90_DECODE_WIDE_STARTS;
+GPU_FN int decode_start_of(const sm90_decode_call *c, int keys, decode_raw read) {
     if (c->slots)
         return keys - c->tokens;
     int64_t start = c->start;
     if (c->starts)
-        start = rope_sum(start, decode_value(decode_read_index(c->starts, wide, sequence), wide));
+        start = rope_sum(start, decode_value(read, c->flags & SM90_DECODE_WIDE_STARTS));
     return (int)max((int64_t)INT32_MIN, min(start, (int64_t)INT32_MAX / 2));
 }
 
-template <bool STARTS> GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w) {
-    const int lane = decode_lane(), sequence = w.sequence + lane,
-              wide = c->flags & SM90_DECODE_WIDE_LENGTHS;
-    const bool is_there = sequence < c->sequences;
-    int64_t keys = 0;
-    if (is_there)
-        keys = decode_value(decode_read_index(c->lengths, wide, sequence), wide);
+/* Of 32 sequences from `first` on; those that are not there have no keys. */
+GPU_FN decode_lengths decode_read_lengths(const sm90_decode_call *c, int first, bool starts) {
+    const int sequence = first + decode_lane();
+    decode_lengths read = {{0, 0}, {0, 0}};
+    if (sequence < c->sequences) {
+        read.keys = decode_read_index(c->lengths, c->flags & SM90_DECODE_WIDE_LENGTHS, sequence);
+        if (starts && c->starts)
+            read.start = decode_read_index(c->starts, c->flags & SM90_DECODE_WIDE_STARTS, sequence);
+    }
+    return read;
+}
+
+GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_lengths read,
+                        bool starts) {
+    const int lane = decode_lane();
+    const int64_t keys = decode_value(read.keys, c->flags & SM90_DECODE_WIDE_LENGTHS);
     w.keys = keys < 0 || keys > c->capacity ? -1 : (int)keys;
-    if (STARTS && is_there)
-        w.start = decode_start_of(c, sequence, w.keys);
-    w.items = is_there ? decode_splits(c, w.keys) * c->k_heads : 0;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
+    if (starts)
+        w.start = decode_start_of(c, w.keys, read.start);
+    w.items = w.sequence + lane < c->sequences ? decode_splits(c, w.keys) * c->k_heads : 0;
+    for (int d = 1; d < 32 && d < c->sequences; d *= 2) {
         const int other = __shfl_up_sync(~0u, w.items, d);
         w.items += lane < d ? 0 : other;
     }
 }
 
-/* Ahead of the first sequences. */
-GPU_FN decode_walk decode_begin(void) {
-    return {(int)blockIdx.x, -32, 0, 0, 0, 0};
+/* read: of the first sequences. */
+GPU_FN decode_walk decode_begin(const sm90_decode_call *c, decode_lengths read, bool starts) {
+    decode_walk w = {(int)blockIdx.x, 0, 0, 0, 0, 0};
+    decode_look(c, w, read, starts);
+    return w;
 }
 
-/* Splits begin at floor(chunks * split / splits), in floats. */
+/* Items of all the sequences that are looked at. */
+GPU_FN int decode_items(const sm90_decode_call *c, const decode_walk &w) {
+    return __shfl_sync(~0u, w.items, min(c->sequences - w.sequence, 32) - 1);
+}
+
+/* Splits begin at floor(chunks * split / splits), in floats, behind those that no query sees. */
 template <bool STARTS>
 GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *found) {
-    int all = __shfl_sync(~0u, w.items, 31);
+    int all = decode_items(c, w);
     while (w.item - w.before >= all) {
         w.before += all;
         w.sequence += 32;
@@ -185,8 +216,8 @@ GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *
             w.items = 0;
             return false;
         }
-        decode_look<STARTS>(c, w);
-        all = __shfl_sync(~0u, w.items, 31);
+        decode_look(c, w, decode_read_lengths(c, w.sequence, STARTS), STARTS);
+        all = decode_items(c, w);
     }
     const int n = w.item - w.before, lane = __ffs((int)__ballot_sync(~0u, w.items > n)) - 1,
               ahead = __shfl_sync(~0u, w.items, max(lane - 1, 0)), at = n - (lane ? ahead : 0);
@@ -197,11 +228,13 @@ GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *
     found->split = decode_over(at, c->per_head);
     found->head = at - found->split * c->k_heads;
     found->splits = decode_splits(c, found->keys);
-    const int chunks = decode_chunks(found->keys);
+    const int before = decode_first_chunk(c, found->keys),
+              chunks = decode_chunks(found->keys) - before;
     const float each = __fdiv_rn((float)chunks, (float)found->splits);
-    found->first = (int)(each * (float)found->split);
+    found->first = before + (int)(each * (float)found->split);
     found->last =
-        found->split + 1 == found->splits ? chunks : (int)(each * (float)(found->split + 1));
+        before +
+        (found->split + 1 == found->splits ? chunks : (int)(each * (float)(found->split + 1)));
     return true;
 }
 

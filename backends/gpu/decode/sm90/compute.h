@@ -4,6 +4,7 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_COMPUTE_H
 #define ROPEKIT_GPU_DECODE_SM90_COMPUTE_H
 
+#include "backends/gpu/attention/products.h"
 #include "backends/gpu/decode/sm90/block.h"
 #include "backends/gpu/tile/mma.h"
 
@@ -158,7 +159,7 @@ template <int TILES> GPU_FN void decode_rows_begin(const char *queries, decode_r
 
 /* Logits of base 2 of 16 keys: of keys lane / 4 and 8 more. */
 template <int DTYPE, int TILES>
-GPU_FN void decode_scores(uint32_t keys, float unit, const char *queries,
+GPU_FN void decode_scores(const sm90_decode_call *c, uint32_t keys, const char *queries,
                           const decode_rows<TILES> &rows, float (&s)[TILES][4]) {
     const int lane = decode_lane(), row = lane % 8 + lane / 8 % 2 * 8, column = lane / 16;
     float odd[TILES][4] = {};
@@ -188,7 +189,18 @@ GPU_FN void decode_scores(uint32_t keys, float unit, const char *queries,
     for (int t = 0; t < TILES; t++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            s[t][i] = (s[t][i] + odd[t][i]) * unit;
+            s[t][i] += odd[t][i];
+    if (c->to_cap > 0)
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[t][i] = gpu_tanh(s[t][i] * c->to_cap);
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[t][i] *= c->unit;
 }
 
 /* Replaces logits by weights, and adds those to the rows' sums. */
@@ -274,12 +286,12 @@ GPU_FN void decode_put_new(const decode_block<ROWS> &b, int n, int chunk, uint32
     __syncwarp();
 }
 
-/* Values from key `first` of a chunk on become 0, so that what is there, even a NaN, times a weight
- * of 0 is 0. */
-GPU_FN void decode_clear(uint32_t values, int first) {
+/* Values of keys begin..end - 1 of a chunk become 0, so that what is there, even a NaN, times a
+ * weight of 0 is 0. */
+GPU_FN void decode_clear(uint32_t values, int begin, int end) {
     const int lane = decode_lane();
     __syncwarp();
-    for (int row = max(first, 0); row < SM90_DECODE_CHUNK; row++)
+    for (int row = max(begin, 0); row < min(end, (int)SM90_DECODE_CHUNK); row++)
         sm90_write_two(decode_at(values, row, lane / 2) + lane % 2 * 8, {0, 0});
     __syncwarp();
 }
@@ -298,46 +310,53 @@ GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&
     for (int t = 0; t < TILES; t++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int seen = decode_seen(c, keys, decode_token_of(c, t, h)) - first;
-            s[t][h] = key < seen ? s[t][h] : -INFINITY;
-            s[t][h + 2] = key + 8 < seen ? s[t][h + 2] : -INFINITY;
+            const int token = decode_token_of(c, t, h), end = decode_seen(c, keys, token) - first,
+                      begin = decode_seen_from(c, keys, token) - first;
+            s[t][h] = key >= begin && key < end ? s[t][h] : -INFINITY;
+            s[t][h + 2] = key + 8 >= begin && key + 8 < end ? s[t][h + 2] : -INFINITY;
         }
 }
 
 /* Adds the rows of one token after the other. Values that a token does not see are cleared before:
- * the last token's rows are first. */
+ * the last token's rows are first. Where windows begin the first token's are. No chunk has both
+ * ends of several tokens. */
 template <int DTYPE, int TILES>
-GPU_FN void decode_add_by_token(const sm90_decode_call *c, int keys, int first, uint32_t values,
-                                const float (&s)[TILES][4], decode_rows<TILES> &rows) {
+GPU_FN void decode_add_by_token(const sm90_decode_call *c, int keys, int first, bool begins,
+                                uint32_t values, const float (&s)[TILES][4],
+                                decode_rows<TILES> &rows) {
 #pragma unroll 1
-    for (int i = c->tokens - 1; i >= 0; i--) {
+    for (int n = 0; n < c->tokens; n++) {
+        const int i = begins ? n : c->tokens - 1 - n;
         float own[TILES][4];
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 own[t][e] = decode_token_of(c, t, e % 2) == i ? s[t][e] : 0;
-        decode_clear(values, decode_seen(c, keys, i) - first);
+        decode_clear(values, decode_seen(c, keys, i) - first, SM90_DECODE_CHUNK);
+        decode_clear(values, 0, decode_seen_from(c, keys, i) - first);
         decode_add<DTYPE, TILES>(values, own, rows);
     }
     sm90_writes_known();
 }
 
-/* A chunk. is_last: it has new tokens, or keys that not every row sees. */
+/* A chunk. is_whole: it has no new tokens, and every row sees its keys. */
 template <int DTYPE, int ROWS, int TILES>
-GPU_FN void decode_attend(const decode_block<ROWS> &b, int n, int keys, int chunk, bool is_last,
+GPU_FN void decode_attend(const decode_block<ROWS> &b, int n, int keys, int chunk, bool is_whole,
                           uint32_t at, decode_rows<TILES> &rows) {
     const sm90_decode_call *c = b.call;
     const int first = chunk * SM90_DECODE_CHUNK;
     float s[TILES][4];
-    if (is_last)
+    if (!is_whole)
         decode_put_new<ROWS>(b, n, chunk, at);
-    decode_scores<DTYPE, TILES>(at, c->unit, decode_queries_of<ROWS>(b, n), rows, s);
-    if (is_last)
+    decode_scores<DTYPE, TILES>(c, at, decode_queries_of<ROWS>(b, n), rows, s);
+    if (!is_whole)
         decode_mask<TILES>(c, keys, first, s);
     decode_weigh<TILES>(rows, s);
-    if (is_last)
-        decode_add_by_token<DTYPE, TILES>(c, keys, first, at + SM90_DECODE_CHUNK_BYTES, s, rows);
+    if (!is_whole)
+        decode_add_by_token<DTYPE, TILES>(c, keys, first,
+                                          first < decode_seen_from(c, keys, c->tokens - 1),
+                                          at + SM90_DECODE_CHUNK_BYTES, s, rows);
     else
         decode_add<DTYPE, TILES>(at + SM90_DECODE_CHUNK_BYTES, s, rows);
 }
@@ -367,8 +386,8 @@ GPU_FN void decode_hand_over(const decode_block<ROWS> &b, int at, int warp, bool
         }
 }
 
-/* The first chunk of which decode_attend puts new tokens in, or masks keys that not all rows see.
- */
+/* The first chunk behind the begin of windows of which decode_attend puts new tokens in, or masks
+ * keys that not all rows see. */
 template <int ROWS> GPU_FN int decode_last_chunks(const decode_block<ROWS> &b, int n, int keys) {
     int first = max(decode_seen(b.call, keys, 0), 0);
     for (int i = 0; i < b.call->tokens; i++) {
@@ -380,19 +399,20 @@ template <int ROWS> GPU_FN int decode_last_chunks(const decode_block<ROWS> &b, i
 
 template <int DTYPE, int ROWS>
 GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, const CUtensorMap *v,
-                           int warp) {
+                           int warp, decode_lengths read) {
     typedef decode_shape<ROWS> shape;
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
-    decode_copies copies = {decode_begin()};
+    decode_walk walk = decode_begin(c, read, false);
+    decode_copies copies = {walk};
 #pragma unroll 1
     for (int i = 0; i < shape::STAGES; i++) {
-        if (!copies.known)
+        if (!copies.known && copies.chunk >= copies.end)
             decode_look_ahead<shape::WARPS>(c, copies, warp);
         decode_send<ROWS>(b, k, v, copies, warp);
     }
-    __syncthreads(); /* the helpers' barriers have begun */
-    decode_walk walk = decode_begin();
+    if (!copies.known)
+        decode_look_ahead<shape::WARPS>(c, copies, warp);
     decode_item item;
     int slot = 0;
     uint32_t phase = 0;
@@ -403,7 +423,8 @@ GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, co
         sm90_wait(decode_address(&b.header->queries_ready[n % shape::AHEAD]),
                   (uint32_t)(n / shape::AHEAD % 2));
         decode_rows_begin(decode_queries_of<ROWS>(b, n), rows);
-        const int last = decode_last_chunks<ROWS>(b, n, item.keys);
+        const int whole = decode_chunks(decode_seen_from(c, item.keys, c->tokens - 1)),
+                  last = decode_last_chunks<ROWS>(b, n, item.keys);
 #pragma unroll 1
         for (int chunk = item.first + warp; chunk < item.last; chunk += shape::WARPS) {
             if (!copies.known)
@@ -411,7 +432,7 @@ GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, co
             sm90_wait(decode_address(&b.header->full[warp][slot]), phase);
             failed |= copies.failed >> slot & 1;
             decode_attend<DTYPE, ROWS, shape::TILES>(
-                b, n, item.keys, chunk, chunk >= last,
+                b, n, item.keys, chunk, chunk >= whole && chunk < last,
                 b.ring + (uint32_t)(warp * shape::STAGES + slot) * shape::SLOT, rows);
             __syncwarp();
             decode_send<ROWS>(b, k, v, copies, warp);

@@ -5,6 +5,7 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_JOIN_H
 #define ROPEKIT_GPU_DECODE_SM90_JOIN_H
 
+#include "backends/gpu/attention/epilogue.h"
 #include "backends/gpu/decode/sm90/prepare.h"
 #include "backends/gpu/tile/mma.h"
 
@@ -53,14 +54,16 @@ GPU_FN void decode_end(const sm90_decode_call *c, int sequence, int key_head, in
               head = key_head * c->group + row - token * c->group, lane = decode_lane();
     if (s.sum < 0)
         return;
-    const float by = s.sum == 0 ? 0 : 1 / s.sum;
+    float top = s.top, sum = s.sum;
+    const float kept = gpu_join_sink<true>(c->sink_dtype, c->sinks, head, &top, &sum),
+                by = sum == 0 ? 0 : kept / sum;
     const uint2 two = {gpu_join<DTYPE>(s.out.x * by, s.out.y * by),
                        gpu_join<DTYPE>(s.out.z * by, s.out.w * by)};
     *(uint2 *)(void *)(c->out.data + sequence * c->out.row + token * c->out.token +
                        head * c->out.head + lane * 8) = two;
     if (c->lse && lane == 0)
         c->lse[sequence * c->lse_stride[0] + token * c->lse_stride[1] + head * c->lse_stride[2]] =
-            s.sum == 0 ? -INFINITY : GPU_LN_2 * (s.top + log2f(s.sum));
+            sum == 0 ? -INFINITY : GPU_LN_2 * (top + log2f(sum));
 }
 
 /* --- splits --- */
@@ -70,8 +73,14 @@ GPU_FN int64_t decode_part(const sm90_decode_call *c, int sequence, int head, in
     return ((int64_t)sequence * c->k_heads + head) * c->most_splits * c->tokens * c->group + row;
 }
 
-GPU_FN void decode_fence(void) {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+/* Counts, behind all that the warp has stored and ahead of all that it reads. */
+GPU_FN unsigned long long decode_count(unsigned long long *counter) {
+    unsigned long long x;
+    asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;"
+                 : "=l"(x)
+                 : "l"(counter)
+                 : "memory");
+    return x;
 }
 
 /* Ends a row of a sequence that has one split, and leaves that of another in memory. */
@@ -90,12 +99,23 @@ GPU_FN void decode_store(const sm90_decode_call *c, const decode_split &to, int 
         __stcg((float2 *)(void *)(c->parts.tops + part * 2), {s.top, s.sum});
 }
 
+/* x: 0 where it is not read. In the order of the program: addresses need few registers. */
+GPU_FN void decode_read_if(float4 &x, const float *from, int reads) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %5, 0; mov.f32 %0, 0f00000000; mov.f32 %1, "
+                 "0f00000000; mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000; @p "
+                 "ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4]; }"
+                 : "=&f"(x.x), "=&f"(x.y), "=&f"(x.z), "=&f"(x.w)
+                 : "l"(from), "r"(reads)
+                 : "memory");
+}
+
 /* A helper's rows of a sequence and key head whose splits are all there. */
 template <int DTYPE, int ROWS>
-GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &item, int row) {
-    enum { AT_ONCE = 4 };
+GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split, int row) {
+    enum { AT_ONCE = 16 };
     const int lane = decode_lane(), step = c->tokens * c->group;
-    const int64_t part = decode_part(c, item.sequence, item.head, row);
+    const int64_t part = decode_part(c, split->sequence, split->head, row);
+    const int splits = split->splits;
     const float2 *tops = (const float2 *)(const void *)(c->parts.tops + part * 2);
     const float *sums = c->parts.sums + part * SM90_DECODE_DIM + lane * 4;
     float2 top[2] = {{DECODE_LOWEST, 0}, {DECODE_LOWEST, 0}};
@@ -103,16 +123,13 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &item,
     decode_sum s = {{0, 0, 0, 0}, 0, 0};
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        if (lane + 32 * h < item.splits)
+        if (lane + 32 * h < splits)
             top[h] = __ldcg(tops + (lane + 32 * h) * step);
-    for (int first = 0; first < item.splits; first += AT_ONCE) {
+    for (int first = 0; first < splits; first += AT_ONCE) {
         float4 x[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            x[i] = first + i < item.splits
-                       ? __ldcg((const float4 *)(const void *)(sums + (int64_t)(first + i) * step *
-                                                                          SM90_DECODE_DIM))
-                       : float4{0, 0, 0, 0};
+        for (int i = 0; i < AT_ONCE; i++, sums += step * SM90_DECODE_DIM)
+            decode_read_if(x[i], sums, first + i < splits);
         if (first == 0) {
             s.top = fmaxf(top[0].x, top[1].x);
 #pragma unroll
@@ -124,34 +141,30 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &item,
 #pragma unroll
             for (int d = 16; d; d /= 2)
                 s.sum += __shfl_xor_sync(~0u, s.sum, d);
+            s.sum = __any_sync(~0u, top[0].y < 0 || top[1].y < 0) ? -1 : s.sum;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) /* those beyond have weights of 0 */
             decode_scale_add(s.out, x[i],
                              __shfl_sync(~0u, first < 32 ? by[0] : by[1], (first + i) % 32));
     }
-    s.sum = __any_sync(~0u, top[0].y < 0 || top[1].y < 0) ? -1 : s.sum;
-    decode_end<DTYPE>(c, item.sequence, item.head, row, s);
+    decode_end<DTYPE>(c, split->sequence, split->head, row, s);
 }
 
 /* Counts a split's rows that helpers `first` up to `end` stored, and joins those of which it is the
- * last. The fence takes as long as all copies that are under way. */
+ * last. To count takes as long as all copies that are under way. */
 template <int DTYPE, int ROWS>
-GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split &split, int first,
+GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split *split, int first,
                                   int end) {
     const int helper = first + decode_lane();
-    unsigned long long *counter = decode_counter(c, split.sequence, split.head, helper);
+    unsigned long long *counter = decode_counter(c, split->sequence, split->head, helper);
     bool last = false;
-    if (helper < end) {
-        decode_fence();
-        last =
-            (int)(atomicAdd(counter, 1ull) & ((1u << DECODE_COUNT_BITS) - 1)) == split.splits - 1;
-    }
+    if (helper < end)
+        last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split->splits - 1;
     const unsigned joins = __ballot_sync(~0u, last) << first;
     if (!joins)
         return;
     __syncwarp();
-    decode_fence();
     if (last)
         *counter = DECODE_MARK;
 #pragma unroll 1
@@ -178,36 +191,59 @@ GPU_FN void decode_hand_on(const decode_block<ROWS> &b, const decode_split &spli
     number++;
 }
 
+/* Tells joiners that they get no other split. */
+template <int ROWS>
+GPU_FN void decode_dismiss(const decode_block<ROWS> &b, int helper, int number) {
+#pragma unroll 1
+    for (int i = 0; i < decode_shape<ROWS>::JOINERS; i++)
+        decode_hand_on<ROWS>(b, {0, 0, 0, 0}, helper, number);
+}
+
+/* Takes what a joiner is handed on. */
+template <int ROWS>
+GPU_FN void decode_take(const decode_block<ROWS> &b, int joiner, uint32_t turn, decode_split *to) {
+    sm90_wait(decode_address(&b.header->split_ready[joiner]), turn % 2);
+    if (decode_lane() == 0) {
+        *to = b.header->split[joiner];
+        sm90_arrive(decode_address(&b.header->split_taken[joiner]));
+    }
+    __syncwarp();
+}
+
+/* Joiners: all that they are handed on. Helpers, which are below 0 of these: their block's last
+ * split. */
 template <int DTYPE, int ROWS> GPU_FN void decode_join(const decode_block<ROWS> &b, int joiner) {
+    const int helper = joiner + SM90_DECODE_HELPERS;
+    decode_split *split = &b.header->joined[helper];
     for (uint32_t turn = 0;; turn++) {
-        sm90_wait(decode_address(&b.header->split_ready[joiner]), turn % 2);
-        const decode_split split = b.header->split[joiner];
-        __syncwarp();
-        if (decode_lane() == 0)
-            sm90_arrive(decode_address(&b.header->split_taken[joiner]));
-        if (split.splits == 0)
+        if (joiner >= 0)
+            decode_take<ROWS>(b, joiner, turn, split);
+        if (split->splits > 1)
+            decode_count_and_join<DTYPE, ROWS>(b.call, split, joiner < 0 ? helper : 0,
+                                               joiner < 0 ? helper + 1 : SM90_DECODE_HELPERS);
+        if (joiner < 0 || split->splits == 0)
             return;
-        decode_count_and_join<DTYPE, ROWS>(b.call, split, 0, SM90_DECODE_HELPERS);
     }
 }
 
-template <int DTYPE, int ROWS> GPU_FN void decode_help(const decode_block<ROWS> &b, int helper) {
+/* Leaves the block's last split to decode_join. */
+template <int DTYPE, int ROWS>
+GPU_FN void decode_help(const decode_block<ROWS> &b, const decode_constants &by, int helper,
+                        decode_lengths read) {
     typedef decode_shape<ROWS> shape;
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
-    const decode_constants by = decode_constants_of(c);
-    decode_walk walk = decode_begin();
-    decode_item next;                 /* what is loaded */
-    decode_split ready[shape::AHEAD]; /* those before it, from the one that is summed on */
+    decode_walk walk = decode_begin(c, read, true);
+    decode_item next; /* what is loaded */
+    decode_split last = {0, 0, 0, 0},
+                 ready[shape::AHEAD]; /* those before it, from the one that is summed on */
     decode_loaded<ROWS> loaded;
     int made = 0, found = 0, handed = 0;
     bool more = true;
     /* Item n is summed, the AHEAD - 1 behind it are ready or become so, and one more is loaded. */
 #pragma unroll 1
     for (int n = -shape::AHEAD; n < 0 || n < found; n++) {
-        if (n == 0)
-            __syncthreads(); /* other warps may use the barriers */
-        if (made < found) {  /* its room was last read in item n - 1, whose sums have been taken */
+        if (made < found) { /* its room was last read in item n - 1, whose sums have been taken */
             if (next.keys < 0 && c->position_flag)
                 *c->position_flag = 1;
             decode_prepare<DTYPE, ROWS>(b, by, made, next, helper, loaded);
@@ -228,28 +264,28 @@ template <int DTYPE, int ROWS> GPU_FN void decode_help(const decode_block<ROWS> 
             decode_load<ROWS>(c, next, helper, loaded);
         if (n >= 0) {
             const int at = n % shape::BEHIND;
-            const decode_split split = ready[0];
+            last = ready[0];
+            if (n == found - 1)
+                decode_dismiss<ROWS>(b, helper, handed);
             sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / shape::BEHIND % 2));
 #pragma unroll 1
             for (int row = helper; row < c->tokens * c->group; row += SM90_DECODE_HELPERS)
-                decode_store<DTYPE>(c, split, row, decode_sum_of<ROWS>(b, at, row));
+                decode_store<DTYPE>(c, last, row, decode_sum_of<ROWS>(b, at, row));
             __syncwarp();
             if (lane == 0)
                 sm90_arrive(decode_address(&b.header->sums_free[at]));
-            if (split.splits > 1 && n < found - 1)
-                decode_hand_on<ROWS>(b, split, helper, handed);
-            else if (split.splits > 1)
-                decode_count_and_join<DTYPE, ROWS>(c, split, helper, helper + 1);
+            if (last.splits > 1 && n < found - 1)
+                decode_hand_on<ROWS>(b, last, helper, handed);
         }
 #pragma unroll
         for (int i = 0; i < shape::AHEAD - 1; i++)
             ready[i] = ready[i + 1];
     }
     if (found == 0)
-        __syncthreads();
-#pragma unroll 1
-    for (int i = 0; i < shape::JOINERS; i++)
-        decode_hand_on<ROWS>(b, {0, 0, 0, 0}, helper, handed);
+        decode_dismiss<ROWS>(b, helper, handed);
+    if (lane == 0)
+        b.header->joined[helper] = last;
+    __syncwarp();
 }
 
 #endif

@@ -5,6 +5,8 @@
 
 template <int ROWS> GPU_FN void decode_start(const decode_block<ROWS> &b) {
     enum { WARPS = decode_shape<ROWS>::WARPS };
+    for (int i = 0; i < WARPS * decode_shape<ROWS>::STAGES; i++)
+        sm90_barrier_init(decode_address(&b.header->full[0][i]), 1);
     for (int i = 0; i < SM90_DECODE_AHEAD; i++)
         sm90_barrier_init(decode_address(&b.header->queries_ready[i]), SM90_DECODE_HELPERS);
     for (int i = 0; i < SM90_DECODE_BEHIND; i++) {
@@ -33,32 +35,34 @@ __global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS), 1)
     typedef decode_shape<ROWS> shape;
     const decode_block<ROWS> b = decode_block_of<ROWS>(decode_memory, &call);
     const int warp = __shfl_sync(~0u, (int)(threadIdx.x / 32), 0), lane = decode_lane();
+    /* Lengths are on their way while barriers begin. */
     if (warp < shape::WARPS) {
-        if (lane == 0) {
-            for (int i = 0; i < shape::STAGES; i++)
-                sm90_barrier_init(decode_address(&b.header->full[warp][i]), 1);
-            sm90_barriers_begun();
-        }
-        if (threadIdx.x == 0) {
+        gpu_wait_for_last();
+        const decode_lengths read = decode_read_lengths(&call, 0, false);
+        gpu_let_next_start();
+        __syncthreads();
+        decode_compute<DTYPE, ROWS>(b, &k, &v, warp, read);
+        return;
+    }
+    const int helper = warp - shape::WARPS, joiner = helper - SM90_DECODE_HELPERS;
+    if (joiner < 0) {
+        gpu_wait_for_last();
+        const decode_lengths read = decode_read_lengths(&call, 0, true);
+        const decode_constants by = decode_constants_of(&call);
+        decode_clear_queries<ROWS>(b, helper);
+        __syncthreads();
+        decode_help<DTYPE, ROWS>(b, by, helper, read);
+    } else {
+        if (joiner == 0 && lane == 0)
+            decode_start<ROWS>(b);
+        if (joiner == 1 && lane == 0) {
             sm90_prefetch_map(&k);
             sm90_prefetch_map(&v);
         }
-        __syncwarp();
-        gpu_wait_for_last();
-        gpu_let_next_start();
-        decode_compute<DTYPE, ROWS>(b, &k, &v, warp);
-    } else if (warp >= shape::WARPS + SM90_DECODE_HELPERS) {
         gpu_wait_for_last();
         __syncthreads();
-        decode_join<DTYPE, ROWS>(b, warp - shape::WARPS - SM90_DECODE_HELPERS);
-    } else {
-        if (warp == shape::WARPS && lane == 0)
-            decode_start<ROWS>(b);
-        decode_clear_queries<ROWS>(b, warp - shape::WARPS);
-        asm volatile("bar.sync 1, 128;" ::: "memory"); /* of helpers */
-        gpu_wait_for_last();
-        decode_help<DTYPE, ROWS>(b, warp - shape::WARPS);
     }
+    decode_join<DTYPE, ROWS>(b, joiner);
 }
 
 #define KERNELS(dtype)                                                                             \

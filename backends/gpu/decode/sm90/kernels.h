@@ -113,10 +113,15 @@ typedef struct sm90_decode_call {
     int32_t most_splits, least_chunks; /* of a sequence; of a split but the only one */
     /* 2^32 / page_chunks, k_heads, least_chunks and group, up; 0: 1 */
     uint32_t per_page, per_head, per_split, per_group;
-    int32_t flags; /* SM90_DECODE_ */
-    int32_t held;  /* tokens of a sequence's pages */
-    int32_t stay;  /* copies of a warp that stay in the L2 */
-    float unit;    /* what makes scores logits of base 2 */
+    int32_t flags;  /* SM90_DECODE_ */
+    int32_t held;   /* tokens of a sequence's pages */
+    int32_t stay;   /* copies of a warp that stay in the L2 */
+    int32_t window; /* keys up to its own that a query sees; INT32_MAX / 2: all */
+    int32_t sink_dtype;
+    const void *sinks; /* of heads of q */
+    /* What scores are multiplied by ahead of tanh, or 0; and what then makes them logits of base
+     * 2. */
+    float to_cap, unit;
     sm90_decode_heads q, k, v, out;
     sm90_decode_cache k_cache, v_cache;
     int64_t start;      /* index in the cache of each sequence's first token, ... */

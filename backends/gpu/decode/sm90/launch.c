@@ -55,9 +55,9 @@ const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
                "another kind";
     if ((q->rotates || k->rotates) && !is_rotation(&a->rope))
         return "declined: it rotates a part of heads, or not by exact angles of one axis";
-    if (t->window != INT64_MAX || t->window_right != INT64_MAX || t->chunk != INT64_MAX ||
-        t->mask == ROPE_MASK_TREE || t->sink_dtype || t->soft_cap > 0 || !(t->scale > 0))
-        return "declined: there is a window, a chunk, a tree, a sink or a soft cap";
+    if (t->window_right != INT64_MAX || t->chunk != INT64_MAX || t->mask == ROPE_MASK_TREE ||
+        !(t->scale > 0))
+        return "declined: there is a window to the right, a chunk, a tree or a scale below 0";
     if (a->ring || (t->cache == ROPE_CACHE_TABLE && a->page_size % CHUNK))
         return "declined: the cache is a ring, or pages are not of a multiple of 16 tokens";
     return NULL;
@@ -171,7 +171,8 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     const gpu_decode_sizes sizes = sizes_of(p, call);
     const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
     if (!fits_sizes(&sizes) || a->rope.position.cu_seqlens || t->q_lengths || !t->k_lengths ||
-        a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
+        a->tensor[ROPE_APPEND_V].heads != sizes.k_heads ||
+        (sizes.tokens > 1 && p->attention->window < 2 * CHUNK))
         return 0;
     if (sizes.k_tokens > (int64_t)MOST_CHUNKS * CHUNK || t->table_pages > MOST / size ||
         t->pages > MOST / (page_chunks * CHUNK) ||
@@ -261,6 +262,7 @@ static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void 
 static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_sizes *sizes) {
     const rope_append_call *a = &l->call->append;
     const rope_attention_call *t = &l->call->attention;
+    const float scale = l->problem->attention->scale, cap = l->problem->attention->soft_cap;
     sm90_decode_call d = {
         .lengths = t->k_lengths,
         .sequences = (int32_t)sizes->sequences,
@@ -271,7 +273,11 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
         .flags = (t->rope.position.wide ? SM90_DECODE_WIDE_LENGTHS : 0) |
                  (l->problem->attention->mask == ROPE_MASK_CAUSAL ? SM90_DECODE_CAUSAL : 0),
 
-        .unit = 1.44269504f * l->problem->attention->scale,
+        .window = (int32_t)gpu_at_most(l->problem->attention->window, MOST),
+        .sink_dtype = l->problem->attention->sink_dtype,
+        .sinks = t->sinks,
+        .to_cap = cap > 0 ? scale / cap : 0,
+        .unit = 1.44269504f * (cap > 0 ? cap : scale),
         .q = heads_of(a->tensor[ROPE_APPEND_Q].in, a->tensor[ROPE_APPEND_Q].in_stride),
         .k = heads_of(a->tensor[ROPE_APPEND_K].in, a->tensor[ROPE_APPEND_K].in_stride),
         .v = heads_of(a->tensor[ROPE_APPEND_V].in, a->tensor[ROPE_APPEND_V].in_stride),
@@ -337,7 +343,9 @@ gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
     if (!sm90_map_encode(&maps[0], dtype, &k, 1, CHUNK, 2) ||
         !sm90_map_encode(&maps[1], dtype, &v, 1, CHUNK, 2))
         return cudaErrorInvalidValue;
-    const int64_t items = sizes.sequences * sizes.k_heads * call.most_splits;
+    gpu_decode_sizes seen = sizes; /* of a window, with the rest of its first and last chunk */
+    seen.k_tokens = gpu_at_most(sizes.k_tokens, call.window + sizes.tokens + 2 * CHUNK);
+    const int64_t items = sizes.sequences * sizes.k_heads * splits_of(&seen, l->multiprocessors);
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {threads_of(instance), 1, 1};
     void *arguments[] = {&maps[0], &maps[1], &call};
