@@ -42,10 +42,8 @@ typedef struct gpu_sm90_call {
 } gpu_sm90_call;
 
 #define GPU_SM90_DECLINED                                                                          \
-    "declined: heads are not of 64, 128 or 256 elements of 16 bits, or of 192 in queries and "     \
-    "keys "                                                                                        \
-    "and 128 in values, or there is a cap, a tree, a "                                             \
-    "ring, a cache of another type or of other pages, or no GPU of sm_90"
+    "declined: heads are not of 64, 128, 256 or 192 and 128 elements of 16 bits, or there is a "   \
+    "cap, tree, ring or other cache, or no GPU of sm_90"
 
 #ifdef ROPEKIT_SM90
 
