@@ -19,6 +19,7 @@ enum {
     BOUNDARIES = 0,
     K_BOUNDARIES = 64,
     BITS = 128,
+    LENGTHS = 320,
     DATA = 512
 };
 
@@ -276,6 +277,39 @@ static void check_without_queries(const attention_case *c, const char *kernel,
 TEST(attention_packed, calls_without_queries_write_keys) {
     device_not_provided("packed calls without queries are declined");
     for_each(check_without_queries);
+}
+
+/* Lists of the same boundaries are one list or two. */
+static void check_lengths(const attention_case *c, const char *kernel,
+                          unsigned char *const result[3], const int64_t *q_lengths,
+                          const int64_t *k_lengths) {
+    const piece all = {0, TOKENS, 0, TOKENS};
+    attention_case own = *c;
+    own.args.rope.q.out = own.args.rope.k.out = NULL;
+    own.args.q_lengths = q_lengths;
+    own.args.k_lengths = k_lengths;
+    attention_case one = own;
+    one.args.k_cu_seqlens = one.args.rope.cu_seqlens;
+    if (!run(&own, &all, kernel, result[1]) || !run(&one, &all, kernel, result[2]))
+        return;
+    check_queries(c, result[1], result[2], &all);
+    check_same(c, c->args.out.data, result[1], result[2],
+               HEADS * DIM * oracle_dtype_size(c->desc.rope.dtype), 0, TOKENS, "out");
+}
+
+static void check_one_list(const attention_case *c, const char *kernel,
+                           unsigned char *const result[3]) {
+    static const int64_t lengths[SEQUENCES] = {3, 20, 9};
+    const int64_t *some = memcpy(c->base.arena + LENGTHS, lengths, sizeof lengths);
+    check_lengths(c, kernel, result, NULL, NULL);
+    check_lengths(c, kernel, result, NULL, some);
+    check_lengths(c, kernel, result, some, NULL);
+    check_lengths(c, kernel, result, some, some);
+}
+
+TEST(attention_packed, one_list_of_boundaries) {
+    device_not_provided("lengths of packed sequences are declined");
+    for_each(check_one_list);
 }
 
 /* Tokens behind the last sequence, as many as several tiles have, change nothing ahead of them and

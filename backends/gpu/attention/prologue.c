@@ -90,10 +90,11 @@ int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *
 
 /* --- what rotates --- */
 
-/* Whether queries and keys have the same boundaries, so that a query's index is its own. */
+/* Whether queries and keys have the same boundaries, and all keys are used, so that a query's index
+ * is its own. */
 static int are_packed_alike(const rope_attention_call *c) {
     const rope_position_map *q = &c->rope.position, *k = &c->k_position;
-    return q->cu_seqlens == k->cu_seqlens && q->wide == k->wide && q->tokens == k->tokens;
+    return q->cu_seqlens == k->cu_seqlens && q->tokens == k->tokens && !c->k_lengths;
 }
 
 /* "rope" may write beyond lengths, between boundaries and for sequences that fail: there is room,
