@@ -26,19 +26,19 @@ typedef struct one_launch {
 } one_launch;
 
 static const one_launch cases[] = {
-    {ROPE_BF16, 1, 4, 16, 0, 0, 0, 0},
-    {ROPE_F16, 1, 1, 48, ROPE_NORM_ROUND_TWICE, 0, 0, 0},
-    {ROPE_BF16, 1, 8, 16, 0, ROPE_PAIRING_INTERLEAVED, 1, 0},
-    {ROPE_BF16, 1, 7, 256, ROPE_NORM_ROUND_ONCE, 0, 0, 0},
-    {ROPE_BF16, 1, 16, 32, 0, 0, 0, 0},
-    {ROPE_F16, 2, 4, 16, 0, 0, 1, 0},
-    {ROPE_BF16, 8, 2, 16, ROPE_NORM_ROUND_TWICE, 0, 0, 0},
-    {ROPE_BF16, 3, 1, 0, 0, 0, 0, 1},
-    {ROPE_BF16, 1, 8, 16, 0, 0, 0, 0, .window = 128, .sinks = 1},
-    {ROPE_F16, 4, 4, 32, 0, 0, 1, 0, .window = 37},
-    {ROPE_BF16, 8, 1, 16, 0, 0, 0, 0, .window = 1024, .sinks = 1},
-    {ROPE_BF16, 1, 2, 16, 0, 0, 0, 0, .window = 1, .soft_cap = 2},
-    {ROPE_BF16, 2, 4, 64, ROPE_NORM_ROUND_ONCE, 0, 0, 0, .soft_cap = 30},
+    {ROPE_BF16, 1, 4, .page_size = 16},
+    {ROPE_F16, 1, 1, .page_size = 48, .norm = ROPE_NORM_ROUND_TWICE},
+    {ROPE_BF16, 1, 8, .page_size = 16, .pairing = ROPE_PAIRING_INTERLEAVED, .slots = 1},
+    {ROPE_BF16, 1, 7, .page_size = 256, .norm = ROPE_NORM_ROUND_ONCE},
+    {ROPE_BF16, 1, 16, .page_size = 32},
+    {ROPE_F16, 2, 4, .page_size = 16, .slots = 1},
+    {ROPE_BF16, 8, 2, .page_size = 16, .norm = ROPE_NORM_ROUND_TWICE},
+    {ROPE_BF16, 3, 1, .by_sequence = 1},
+    {ROPE_BF16, 1, 8, .page_size = 16, .window = 128, .sinks = 1},
+    {ROPE_F16, 4, 4, .page_size = 32, .slots = 1, .window = 37},
+    {ROPE_BF16, 8, 1, .page_size = 16, .window = 1024, .sinks = 1},
+    {ROPE_BF16, 1, 2, .page_size = 16, .window = 1, .soft_cap = 2},
+    {ROPE_BF16, 2, 4, .page_size = 64, .norm = ROPE_NORM_ROUND_ONCE, .soft_cap = 30},
 };
 
 /* The parts of an arena. */
