@@ -132,8 +132,9 @@ typedef struct rope_attention_out {
  *
  * ROPE_ERROR_POSITION_RANGE are: lengths below 0, or beyond the row, the boundaries or the pages of
  * the sequence; boundaries that fall or lie 2^63 or more apart; pages outside the cache. An
- * asynchronous backend leaves the sequence out and sets rope.position_flag. Queries outside every
- * sequence and those beyond q_lengths are left out.
+ * asynchronous backend leaves the sequence out and sets rope.position_flag. Where boundaries fall,
+ * other sequences of that call may be wrong. Queries outside every sequence and those beyond
+ * q_lengths are left out.
  */
 typedef struct rope_attention_args {
     size_t struct_size;     /**< sizeof(rope_attention_args). */

@@ -297,14 +297,29 @@ static void check_lengths(const attention_case *c, const char *kernel,
                HEADS * DIM * oracle_dtype_size(c->desc.rope.dtype), 0, TOKENS, "out");
 }
 
+/* Lengths, and of all tokens frequencies by which the second sequence is a long one. */
 static void check_one_list(const attention_case *c, const char *kernel,
                            unsigned char *const result[3]) {
     static const int64_t lengths[SEQUENCES] = {3, 20, 9};
+    double factors[2][DIM / 2];
+    attention_case longrope = *c;
+    rope_desc *d = &longrope.desc.rope;
     const int64_t *some = memcpy(c->base.arena + LENGTHS, lengths, sizeof lengths);
+    if (c->desc.mask != ROPE_MASK_CAUSAL || c->desc.window || c->desc.chunk)
+        return;
     check_lengths(c, kernel, result, NULL, NULL);
     check_lengths(c, kernel, result, NULL, some);
     check_lengths(c, kernel, result, some, NULL);
     check_lengths(c, kernel, result, some, some);
+    for (int i = 0; i < DIM; i++)
+        factors[i / (DIM / 2)][i % (DIM / 2)] = i < DIM / 2 ? 1 : 3;
+    d->rope_type = ROPE_TYPE_LONGROPE;
+    d->original_max_position_embeddings = 15;
+    d->max_position_embeddings = 60;
+    d->short_factor = factors[0];
+    d->long_factor = factors[1];
+    d->factor_count = DIM / 2;
+    check_lengths(&longrope, kernel, result, NULL, NULL);
 }
 
 TEST(attention_packed, one_list_of_boundaries) {

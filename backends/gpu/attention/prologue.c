@@ -99,7 +99,7 @@ static int are_packed_alike(const rope_attention_call *c) {
 
 /* "rope" may write beyond lengths, between boundaries and for sequences that fail: there is room,
  * no one reads it, and it raises no flag. Positions do not depend on lengths that lie on the
- * device. */
+ * device. Where boundaries fall it may miss tokens of other sequences. */
 int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
     const rope_attention_call *c = l->given;
     const rope_position_map *map = &c->rope.position;

@@ -49,7 +49,8 @@ typedef struct gpu_sm90_call {
 
 /* The kernel of a problem on a device; NULL: none, as where it is no GPU of sm_90, or heads are not
  * of 64, 128 or 256 elements, or of 192 and 128, or there is a cap, a tree or a ring, or a cache of
- * other elements or whose pages do not lie in a tile of keys by 8, 16 or more keys. */
+ * other elements, with heads of 192, or of pages that do not lie in tiles of keys by 8 keys, by 16
+ * with heads of 256. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
 
 /* Loads that kernel, and the one of angles. */

@@ -57,7 +57,7 @@ typedef struct sm90_schedule {
     int32_t tiles;            /* of all */
     int32_t each;             /* of a sequence, or of all that are packed */
     int32_t heads;            /* of q, divided by those side by side */
-    int32_t group;            /* heads that run side by side */
+    int32_t group;            /* units that run side by side */
     int32_t units;            /* heads, times sequences where they are not packed */
     int32_t shares;           /* heads of q that read a key head */
     int32_t pack;             /* the power of 2 that is so many heads' rows side by side */
