@@ -35,20 +35,45 @@ _SIZES = {
     "pad_token_id": 0,
 }
 _WINDOW = {"sliding_window": 20}
+_CHUNK = {"attention_chunk_size": 32}
+_LATENT = {
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "num_key_value_heads": 4,
+}
 MODELS = {
-    "llama": ("Llama", {}),
+    "llama": ("Llama", {"num_hidden_layers": 2}),
     "qwen3": ("Qwen3", {}),
     "mistral": ("Mistral", _WINDOW),
     "gemma2": ("Gemma2", _WINDOW | {"query_pre_attn_scalar": 32}),
     "gemma3": ("Gemma3", _WINDOW | {"query_pre_attn_scalar": 32}),
     "gpt_oss": ("GptOss", _WINDOW | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "llama4": ("Llama4", _CHUNK | {"num_local_experts": 4, "intermediate_size_mlp": 192}),
+}
+PARTLY = {  # what vLLM keeps a part of
+    "deepseek": ("DeepseekV2", _LATENT | {"num_hidden_layers": 1, "first_k_dense_replace": 1}),
+    "phi3": (
+        "Phi3",
+        {
+            "original_max_position_embeddings": 512,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0 + i / 8 for i in range(16)],
+                "long_factor": [2.0 + i for i in range(16)],
+            },
+        },
+    ),
 }
 
 
 def save(name: str, folder: str) -> str:
     """A model of random weights, which tell tokens well apart, as files."""
-    kind, fields = MODELS[name]
-    text = "Text" if name == "gemma3" else ""
+    kind, fields = (MODELS | PARTLY)[name]
+    text = "Text" if name in {"gemma3", "llama4"} else ""
     config = getattr(transformers, f"{kind}{text}Config")(**_SIZES | fields)
     torch.manual_seed(0)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).float()
@@ -80,6 +105,7 @@ def engine(folder: str, parts: str = "attention", **options):
         "dtype": "float32",
         "max_model_len": 512,
         "max_num_seqs": 16,
+        "block_size": 32,
         "enforce_eager": True,
         "kv_cache_memory_bytes": 1 << 26,
         "enable_prefix_caching": False,

@@ -17,18 +17,36 @@ def _of_transformers(model, tokens: list[int]) -> torch.Tensor:
     return found.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("name", engines.MODELS)
-def test_model(name, saved, own):
-    known = own(name)
-    with engines.engine(saved(name), "attention") as llm:
-        ours = engines.run(llm, engines.PROMPTS, new=12)
-        assert engines.attention_of(llm) == {_attention.Attention}
+def _check(name, saved, results) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         saved(name), dtype=torch.float32, attn_implementation="eager"
     )
-    for prompt, (tokens, found), (own_tokens, of_own) in zip(
-        engines.PROMPTS, ours, known, strict=True
-    ):
-        assert tokens == own_tokens
+    for prompt, (tokens, found) in zip(engines.PROMPTS, results, strict=True):
         assert (found - _of_transformers(model, prompt + tokens)).abs().max() < _BOUND
+
+
+@pytest.mark.parametrize("name", engines.MODELS)
+def test_model(name, saved, own):
+    known = own(name)
+    parts = "attention,rotation" if name == "gemma3" else "attention"
+    with engines.engine(saved(name), parts) as llm:
+        ours = engines.run(llm, engines.PROMPTS, new=12)
+        assert engines.attention_of(llm) == {_attention.Attention}
+    _check(name, saved, ours)
+    for (tokens, found), (own_tokens, of_own) in zip(ours, known, strict=True):
+        assert tokens == own_tokens
         assert (found - of_own).abs().max() < _BOUND
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("deepseek", "ropekit leaves a layer to CPU_MLA: MLA caches latents"),
+        ("phi3", "ropekit leaves Phi3LongRoPEScaledRotaryEmbedding to vLLM: it is no CustomOp"),
+    ],
+)
+def test_what_is_left_to_vllm(name, line, saved, caplog_vllm):
+    with engines.engine(saved(name), "attention,rotation") as llm:
+        assert caplog_vllm.text.count(line) == 1
+        found = engines.run(llm, engines.PROMPTS, new=12)
+    _check(name, saved, found)

@@ -1,17 +1,20 @@
 """vLLM's attention by `ropekit.attention`, over pages that `ropekit.append` writes.
 
 A page of vLLM is [head, slot, key and value], in any order of memory. A layer that ropekit does not
-take gets the implementation of vLLM's own backend, from which this one derives.
+take gets the implementation of vLLM's own backend, from which this one derives. Of attention in
+chunks vLLM makes one sequence a chunk, in the step's metadata.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_module_registration_hook
 from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
 from vllm.logger import init_logger
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -347,5 +350,18 @@ def _reasons(given: dict[str, Any]) -> Iterator[str]:
             yield f"it reads keys of {other}, which vLLM wrote"
 
 
+def _tell(model: Any, name: str, layer: Any) -> None:
+    """Says why a layer that joins a model has another backend."""
+    backend = layer.get_attn_backend() if isinstance(layer, AttentionLayerBase) else Backend
+    if not issubclass(backend, Backend):
+        own = f"only {_PLACE.name} is ropekit's"
+        reason = "MLA caches latents" if backend.is_mla() else own
+        logger.warning_once("ropekit leaves a layer to %s: %s", backend.get_name(), reason)
+
+
+_watch = cache(register_module_module_registration_hook)  # once, however often vLLM registers
+
+
 def register() -> None:
     register_backend(_PLACE, f"{__name__}.{Backend.__qualname__}")
+    _watch(_tell)

@@ -7,13 +7,16 @@ sin, it keeps its own code.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_module_registration_hook
 from vllm.logger import init_logger
 from vllm.model_executor.custom_op import CustomOp, op_registry_oot
 from vllm.model_executor.layers import rotary_embedding as own
+from vllm.model_executor.layers.rotary_embedding.common import ApplyRotaryEmb
 
 from ropekit._fields import Pairing
 from ropekit._functions import apply, apply_
@@ -174,8 +177,23 @@ class _Rotary:
         return query, key
 
 
+def _tell(model: Any, name: str, module: Any) -> None:
+    """Says why a rotary embedding that joins a model is vLLM's own."""
+    kind = type(module)
+    if not kind.__module__.startswith(own.__name__) or isinstance(module, ApplyRotaryEmb):
+        return
+    reason = "ropekit has no rule for it"
+    if not isinstance(module, CustomOp):
+        reason = "it is no CustomOp, and a plugin replaces no other class"
+    logger.warning_once("ropekit leaves %s to vLLM: %s", kind.__name__, reason)
+
+
+_watch = cache(register_module_module_registration_hook)  # once, however often vLLM registers
+
+
 def register() -> None:
     for base in _RULES:
         if base.__name__ not in op_registry_oot:
             derived = type(base.__name__, (_Rotary, base), {"__module__": __name__})
             CustomOp.register_oot(derived, name=base.__name__)
+    _watch(_tell)
