@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import ropekit
 import torch
 import vllm
 from ropekit.vllm import _attention, register
 from vllm.config import CacheConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.attention.chunked_local_attention import (
+    create_chunked_local_attention_backend,
+)
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
@@ -97,13 +102,35 @@ def test_step(within, by_head, stored, padding):
         first += n
 
 
+def test_chunks(within):
+    """A chunk of keys, of which vLLM makes a sequence, has the bits of the field `chunk`."""
+    impl, cache = _attention_of(), _pages(torch.float32, True)
+    lengths, new = [30, 7, 32, 17], [20, 7, 1, 1]
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(sum(lengths), heads, _DIM) for heads in (_HEADS, _KV_HEADS, _KV_HEADS))
+    impl.do_kv_cache_update(_Layer, k, v, cache, _built(_metadata(lengths, lengths)).slot_mapping)
+    local = create_chunked_local_attention_backend(_attention.Backend, _PAGE)
+    builder = object.__new__(local.get_builder_cls())
+    builder._is_ours, builder.kv_cache_spec = True, SimpleNamespace(block_size=_PAGE)
+    step = builder.build(0, _metadata(lengths, new))
+    assert step.seq_lens.tolist() == [16, 14, 7, 16, 1]
+    parts = [x.split(lengths) for x in (q, k, v)]
+    q = torch.cat([x[-n:] for x, n in zip(parts[0], new, strict=True)])
+    out = impl.forward(_Layer, q, k, v, cache, step, torch.empty_like(q))
+    for found, n, own_q, own_k, own_v in zip(out.split(new), new, *parts, strict=True):
+        known = ropekit.attention(
+            own_q[None, -n:], own_k[None], own_v[None], rotate="none", chunk=_PAGE
+        )
+        assert torch.equal(found, known[0])
+
+
 def _tables() -> torch.Tensor:
     angles = torch.arange(64)[:, None] * 10000.0 ** (-torch.arange(0, _DIM, 2) / _DIM)
     return torch.cat((angles.cos(), angles.sin()), -1)
 
 
 @pytest.mark.parametrize("is_neox", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("norm", [False, True])
 def test_fused_updates(within, is_neox, dtype, norm):
     """Norm, rotation and the cache's write in one call have the bits of the steps one by one."""
