@@ -54,8 +54,9 @@ int32_t sm90_pack_of(int64_t shares) {
 static int64_t group_of(const rope_attention_problem *p, const rope_attention_call *call,
                         const sm90_schedule *s) {
     const int64_t each = 2 * (p->head_dim + p->v_head_dim) * call->k_tokens,
-                  fit = each > 0 ? GROUP_BYTES / each * (s->shares >> s->pack) : s->units;
-    return gpu_divide_up(s->units, gpu_divide_up(s->units, fit > GROUP ? fit : GROUP));
+                  fit = each > 0 ? GROUP_BYTES / each * (s->shares >> s->pack) : s->units,
+                  parts = gpu_divide_up(s->units, fit > GROUP ? fit : GROUP);
+    return parts > 1 ? gpu_divide_up(s->units, parts) : s->units;
 }
 
 /* 0 where there are too many to count. */
