@@ -135,7 +135,7 @@ static int is_decode(const gpu_attention_state *state, const rope_attention_call
 }
 
 /* Blocks of a multiprocessor where lengths that lie on the device decide whether there is work. */
-enum { FEW_WAVES = 4 };
+enum { BLOCKS_EACH = 4 };
 
 /* all: no sequence has more queries. */
 static void choose_few(const gpu_attention_state *state, const rope_attention_call *call, int all,
@@ -151,9 +151,9 @@ static void choose_few(const gpu_attention_state *state, const rope_attention_ca
                                                                  : GPU_ATTEND_SPLITS;
     const int by_heads = kernel == GPU_ATTEND_DECODE && fills(state) && has(state, GPU_JOIN_DECODE);
     c->few = (gpu_attending){kernel, fits | GPU_TILE_BY_SPLITS, blocks, 1};
-    if (!all && kernel == GPU_ATTEND_SPLITS && blocks > FEW_WAVES * state->on.multiprocessors) {
+    if (!all && kernel == GPU_ATTEND_SPLITS && blocks > BLOCKS_EACH * state->on.multiprocessors) {
         c->parts.skips = 1; /* maybe no sequence is split */
-        c->few.x = FEW_WAVES * state->on.multiprocessors;
+        c->few.x = BLOCKS_EACH * state->on.multiprocessors;
     }
     if (c->parts.splits > 1)
         c->join = by_heads ? GPU_JOIN_DECODE : GPU_JOIN_SPLITS;
