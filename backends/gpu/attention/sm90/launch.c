@@ -50,7 +50,7 @@ int32_t sm90_pack_of(int64_t shares) {
     return shares <= 64 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares) : 0;
 }
 
-/* Units that run side by side: all are shared out to equal parts. */
+/* Units that run side by side: an equal part of all. */
 static int64_t group_of(const rope_attention_problem *p, const rope_attention_call *call,
                         const sm90_schedule *s) {
     const int64_t each = 2 * (p->head_dim + p->v_head_dim) * call->k_tokens,
@@ -117,7 +117,7 @@ size_t gpu_sm90_angles(const rope_attention_problem *p) {
     return p->rotates[0] ? (size_t)fours_of(&p->rope) * 8 * sizeof(float) : 0;
 }
 
-/* Of heads, their kernels; SM90_HEADS: none. */
+/* Which kernels are of a problem's heads; SM90_HEADS: none. */
 static int heads_of(const rope_attention_problem *p) {
     static const int16_t sizes[SM90_HEADS][2] = {[SM90_64] = {64, 64},
                                                  [SM90_128] = {128, 128},
