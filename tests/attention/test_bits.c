@@ -319,6 +319,64 @@ static void make_cached(attention_case *c, int64_t dim, int64_t keys, int64_t ap
     memcpy(c->args.v_cache.stride, stride, sizeof stride);
 }
 
+/* A prompt's keys and values, of a head: in order, or in pages that lie in another order. */
+static void make_pages(attention_case *c, int64_t dim, int64_t keys, int64_t page) {
+    enum { TOKENS = 70, HEADS = 16 }; /* so that each key is read for many rows */
+    make_plain(c, ROPE_BF16, dim, TOKENS, keys + page, HEADS); /* room for a table */
+    uint16_t *k = (uint16_t *)(uintptr_t)c->args.rope.k.in,
+             *v = (uint16_t *)(uintptr_t)c->args.v.in;
+    int64_t *last = (int64_t *)(void *)(c->base.arena + c->base.bytes) - 1;
+    int32_t *table = (int32_t *)(void *)(k + keys * dim);
+    const int64_t pages = keys / page;
+    for (int64_t n = 0; n < pages; n++)
+        table[n] = (int32_t)(5 * n % pages); /* 5 divides no such number */
+    for (int64_t n = 0; n < keys; n++)
+        for (int64_t i = 0; i < dim; i++) {
+            const int64_t key = page > 1 ? n % page + page * table[n / page] : n;
+            k[key * dim + i] = (uint16_t)(0x3e00 + (31 * n + 7 * i) % 256);
+            v[key * dim + i] = (uint16_t)(0x3e00 + (17 * n + 5 * i) % 256);
+        }
+    c->desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    c->k_count[0] = *last = keys - 3;
+    c->args.k_lengths = last;
+    if (page == 1)
+        return;
+    c->desc.cache = ROPE_CACHE_TABLE;
+    c->desc.table_dtype = ROPE_I32;
+    c->desc.page_size = page;
+    c->args.pages = c->args.table_pages = pages;
+    c->args.block_table = table;
+    c->args.k_tokens = 0;
+    c->args.rope.k.in = c->args.v.in = NULL;
+    c->args.k_cache.data = k;
+    c->args.v_cache.data = v;
+}
+
+/* Pages of any size have the bits of keys in order. */
+TEST(attention_bits, pages_of_a_prompt) {
+    enum { KEYS = 192 };
+    static const int64_t dims[] = {64, 96, 128, 256}, sizes[] = {1, 4, 16, 64};
+    const char *kernel;
+    attention_required();
+    device_not_provided("bits depend on the layout");
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_case c[4];
+            unsigned char *result[4];
+            for (int i = 0; i < 4; i++) {
+                make_pages(&c[i], dims[d], KEYS, sizes[i]);
+                attention_describe(&c[i], kernel);
+                result[i] = arena_after(&c[i], kernel);
+                if (i > 0 && result[0] && result[i])
+                    check_rows(&c[0], result[0], 0, 0, &c[i], result[i], 0, "in pages");
+            }
+            for (int i = 0; i < 4; i++) {
+                attention_free(&c[i]);
+                free(result[i]);
+            }
+        }
+}
+
 /* Slots that begin between vectors of eight elements have the bits of those that do not. */
 TEST(attention_bits, slots_between_vectors) {
     enum { DIM = 64, KEYS = 40, HEADS = 2 };

@@ -30,9 +30,8 @@ static gpu_attention_function tiles_of(const gpu_attention_state *state, int32_t
     case GPU_ATTEND_PROMPT:
         return (gpu_attention_function){kernels->prompt[tiles], rows, gpu_prompt_shared(tiles)};
     case GPU_ATTEND_SM90:
-        return (gpu_attention_function){
-            state->sm90, GPU_SM90_ROWS,
-            GPU_SM90_SHARED(state->problem.head_dim, state->problem.v_head_dim)};
+        return (gpu_attention_function){state->sm90, GPU_SM90_ROWS,
+                                        gpu_sm90_shared(&state->problem)};
     case GPU_ATTEND_SPLITS:
         return (gpu_attention_function){kernels->splits[tiles], GPU_SPLIT_ROWS,
                                         gpu_splits_shared(tiles)};

@@ -118,7 +118,8 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
         return gpuErrorMemoryAllocation;
     l.sm90 =
         (gpu_sm90_memory){(char *)workspace + layout.tickets, (char *)workspace + layout.angles,
-                          (int32_t *)(void *)((char *)workspace + layout.failed)};
+                          (int32_t *)(void *)((char *)workspace + layout.failed),
+                          (char *)workspace + layout.gathered};
     if (gpu_attention_may_fail(&state->problem)) {
         l.failed = (int32_t *)(void *)((char *)workspace + layout.failed);
         error = gpu_attention_check_keys(&l);

@@ -3,6 +3,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_H
 #define ROPEKIT_GPU_ATTENTION_SM90_H
 
+#include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/platform/runtime.h"
 #include "common/math/attention.h"
 
@@ -27,6 +28,7 @@ typedef struct gpu_sm90_memory {
     void *tickets;   /* GPU_SM90_TICKETS bytes */
     void *angles;    /* gpu_sm90_angles() bytes of each query, where they rotate here */
     int32_t *failed; /* of each sequence, where gpu_sm90_looks_at_pages() */
+    void *gathered;  /* gpu_sm90_gathered() bytes */
 } gpu_sm90_memory;
 enum { GPU_SM90_TICKETS = 8 };
 
@@ -42,16 +44,19 @@ typedef struct gpu_sm90_call {
 } gpu_sm90_call;
 
 #define GPU_SM90_DECLINED                                                                          \
-    "declined: heads are not of 64, 128, 256 or 192 and 128 elements of 16 bits, or there is a "   \
-    "cap, tree, ring or other cache, or no GPU of sm_90"
+    "declined: heads are not of 8 n elements of 16 bits up to 256, or there is a cap, tree, ring " \
+    "or other cache, or no GPU of sm_90"
 
 #ifdef ROPEKIT_SM90
 
 /* The kernel of a problem on a device; NULL: none, as where it is no GPU of sm_90, or heads are not
- * of 64, 128 or 256 elements, or of 192 and 128, or there is a cap, a tree or a ring, or a cache of
- * other elements, with heads of 192, or of pages that do not lie in tiles of keys by 8 keys, by 16
- * with heads of 256. */
+ * of 8 n elements up to 256, or there is a cap, a tree or a ring, or a cache of other elements,
+ * with values that are shorter than heads of 192, or of pages that do not lie in tiles of keys by 8
+ * keys, by 16 with heads of more than 128. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
+
+/* Bytes of shared memory of a block. */
+int32_t gpu_sm90_shared(const rope_attention_problem *problem);
 
 /* Loads that kernel, and the one of angles. */
 gpuError_t gpu_sm90_load(const void *kernel);
@@ -69,6 +74,9 @@ int gpu_sm90_rotates(const rope_attention_problem *problem, const rope_attention
 /* Bytes of a query's angles. */
 size_t gpu_sm90_angles(const rope_attention_problem *problem);
 
+/* Bytes for keys and values of pages of calls up to these sizes. */
+size_t gpu_sm90_gathered(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
+
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 
 #else
@@ -76,6 +84,11 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 static inline const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device) {
     (void)problem, (void)device;
     return NULL;
+}
+
+static inline int32_t gpu_sm90_shared(const rope_attention_problem *problem) {
+    (void)problem;
+    return 0;
 }
 
 static inline gpuError_t gpu_sm90_load(const void *kernel) {
@@ -96,6 +109,12 @@ static inline int gpu_sm90_looks_at_pages(const rope_attention_problem *problem)
 
 static inline size_t gpu_sm90_angles(const rope_attention_problem *problem) {
     (void)problem;
+    return 0;
+}
+
+static inline size_t gpu_sm90_gathered(const rope_attention_problem *problem,
+                                       const gpu_attention_sizes *sizes) {
+    (void)problem, (void)sizes;
     return 0;
 }
 

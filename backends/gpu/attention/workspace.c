@@ -48,7 +48,10 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                              &layout->bytes, &layout->tickets) &&
            gpu_workspace_add((const int64_t[]){state->sm90 && !has_q_out ? sizes->q_rows : 0,
                                                sizes->tokens, 1, 1},
-                             gpu_sm90_angles(p), &layout->bytes, &layout->angles);
+                             gpu_sm90_angles(p), &layout->bytes, &layout->angles) &&
+           gpu_workspace_add((const int64_t[]){state->sm90 != NULL, 1, 1, 1},
+                             state->sm90 ? gpu_sm90_gathered(p, sizes) : 0, &layout->bytes,
+                             &layout->gathered);
 }
 
 rope_status gpu_attention_workspace(const void *canonical, const void *kernel, const void *given,

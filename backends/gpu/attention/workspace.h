@@ -6,13 +6,14 @@
 #include "backends/gpu/attention/sizes.h"
 
 typedef struct gpu_attention_layout {
-    size_t failed;  /* where an int32 of each sequence begins */
-    size_t keys;    /* where rotated keys begin, [row, key, head, dim] */
-    size_t queries; /* where rotated queries begin, [row, query, head, dim] */
-    size_t parts;   /* where results of splits begin */
-    size_t tickets; /* where those of sm90 begin */
-    size_t angles;  /* where its angles begin, [row, query] */
-    size_t bytes;   /* of all */
+    size_t failed;   /* where an int32 of each sequence begins */
+    size_t keys;     /* where rotated keys begin, [row, key, head, dim] */
+    size_t queries;  /* where rotated queries begin, [row, query, head, dim] */
+    size_t parts;    /* where results of splits begin */
+    size_t tickets;  /* where those of sm90 begin */
+    size_t angles;   /* where its angles begin, [row, query] */
+    size_t gathered; /* where keys and values that it gathers begin */
+    size_t bytes;    /* of all */
 } gpu_attention_layout;
 
 /* 0 where bytes overflow. A call that has k.out needs no room for keys, nor for queries if q.out.

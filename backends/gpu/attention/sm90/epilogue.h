@@ -53,8 +53,9 @@ GPU_FN char *sm90_result(const sm90_block &b, const sm90_tile *t, int row) {
 template <class T>
 GPU_FN void sm90_copy_rows(const sm90_block &b, const sm90_tile *t, int consumer) {
     const int thread = (int)threadIdx.x & 127;
-    for (int i = thread; i < 64 * (T::V_DIM / 8); i += 128) {
-        const int row = i / (T::V_DIM / 8), chunk = i % (T::V_DIM / 8), at = consumer * 64 + row;
+    const int chunks = b.p->v_head_dim / 8;
+    for (int i = thread; i < 64 * chunks; i += 128) {
+        const int row = i / chunks, chunk = i % chunks, at = consumer * 64 + row;
         if (at >= t->rows)
             return;
         const uint4 eight = sm90_read(sm90_results<T>(b, consumer) + sm90_chunk(64, row, chunk));
@@ -101,8 +102,9 @@ GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap
         sm90_copy_rows<T>(b, t, consumer);
         sm90_group_barrier(consumer);
     } else if (thread == 0) {
-        sm90_store(sm90_results<T>(b, consumer), map,
-                   {t->head, t->q_token + (consumer * 64 >> pack), t->q_row});
+        sm90_store_heads(sm90_results<T>(b, consumer), map,
+                         {t->head, t->q_token + (consumer * 64 >> pack), t->q_row}, T::V_DIM / 64,
+                         64);
     }
 }
 
@@ -123,7 +125,7 @@ GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const f
         for (int h = 0; h < 2; h++) {
             const uint32_t kept = odd ? two[h + 2] : two[h],
                            got = __shfl_xor_sync(~0u, odd ? two[h] : two[h + 2], 1);
-            if (row + 8 * h < t->rows)
+            if (row + 8 * h < t->rows && 8 * (j + odd) < b.p->v_head_dim)
                 *(uint2 *)(void *)(to[h] + 16 * j) = odd ? uint2{got, kept} : uint2{kept, got};
         }
     }

@@ -1,6 +1,7 @@
 /* Attention by the matrix products of sm_90a. Keys were rotated before.
  */
 #include "backends/gpu/attention/sm90/consumer.h"
+#include "backends/gpu/attention/sm90/gather.h"
 #include "backends/gpu/attention/sm90/producer.h"
 
 /* Registers of a thread that loads, and of one that multiplies. */
@@ -107,4 +108,5 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
 const void *const gpu_attention_sm90_kernels[SM90_HEADS][2] = {
     SM90_KERNELS(64, 64), SM90_KERNELS(128, 128), SM90_KERNELS(192, 128), SM90_KERNELS(256, 256)};
 const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
+const void *const gpu_attention_sm90_gather_kernel = GPU_KERNEL(gpu_attention_sm90_gather);
 const void *const gpu_attention_sm90_angles_kernel = GPU_KERNEL(gpu_attention_sm90_angles);

@@ -74,8 +74,8 @@ typedef struct sm90_schedule {
     int64_t lse_stride[3];
 } sm90_schedule;
 
-/* Kernels of heads of 64, of 128, of 192 with values of 128, and of 256 elements, of f16 and of
- * bf16, that take (CUtensorMap q, k, v, out, sm90_schedule, rope_attention_problem,
+/* Kernels of heads of up to 64, to 128, to 192 with values of 128, and to 256 elements, of f16 and
+ * of bf16, that take (CUtensorMap q, k, v, out, sm90_schedule, rope_attention_problem,
  * rope_attention_call, int32_t *failed); GPU_SM90_SHARED() bytes of dynamic shared memory.
  */
 enum { SM90_64, SM90_128, SM90_192, SM90_256, SM90_HEADS };
@@ -85,6 +85,17 @@ extern const void *const gpu_attention_sm90_kernels[SM90_HEADS][2];
  * GPU_ATTENTION_THREADS threads says of a sequence whether its table has a page that the cache
  * lacks. */
 extern const void *const gpu_attention_sm90_pages_kernel;
+
+/* Keys or values in rows of sequences: [sequence, key, head, element], so many keys of each. */
+typedef struct sm90_gathered {
+    void *data;
+    int64_t tokens;
+} sm90_gathered;
+
+/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, sm90_gathered keys,
+ * values): a block of GPU_ATTENTION_THREADS threads copies SM90_GATHERED keys of a sequence. */
+enum { SM90_GATHERED = 16 };
+extern const void *const gpu_attention_sm90_gather_kernel;
 
 /* Takes (sm90_positions): a thread of SM90_ANGLE_THREADS computes four angles. */
 extern const void *const gpu_attention_sm90_angles_kernel;

@@ -8,6 +8,7 @@
 #include "common/math/attention.h"
 
 #include <float.h>
+#include <string.h>
 
 /* Tiles are dealt where no block has more of them. */
 enum { ROUNDS = 2 };
@@ -16,12 +17,37 @@ enum { ROUNDS = 2 };
  * so many bytes of keys and values, which stay in the L2. */
 enum { GROUP = 16, GROUP_BYTES = 24 << 20 };
 
-/* Keys or values: of a tensor, or of a cache whose rows are pages. */
+/* Elements of the heads that a kernel has room for. */
+typedef struct {
+    int16_t dim, v_dim;
+} sm90_room;
+static const sm90_room rooms[SM90_HEADS] = {[SM90_64] = {64, 64},
+                                            [SM90_128] = {128, 128},
+                                            [SM90_192] = {192, 128},
+                                            [SM90_256] = {256, 256}};
+
+/* Which kernels have room for a problem's heads; SM90_HEADS: none. */
+static int heads_of(const rope_attention_problem *p) {
+    int i = 0;
+    while (i < SM90_HEADS && (p->head_dim > rooms[i].dim || p->v_head_dim > rooms[i].v_dim))
+        i++;
+    return p->head_dim % 8 || p->v_head_dim % 8 ? (int)SM90_HEADS : i;
+}
+
+static sm90_room room_of(const rope_attention_problem *p) {
+    return rooms[heads_of(p)];
+}
+
+/* Keys or values: of a tensor, or of a cache whose rows are pages. gathered: or sequences. */
 static sm90_view view_of(const rope_attention_problem *p, const rope_attention_call *call,
-                         const rope_append_operand *o, int32_t dim) {
+                         const rope_append_operand *o, int32_t dim, int gathered) {
     if (p->cache)
-        return (sm90_view){o->cache,    o->cache_stride, o->cache_stride[4],
-                           call->pages, p->page_size,    o->heads,
+        return (sm90_view){o->cache,
+                           o->cache_stride,
+                           o->cache_stride[4],
+                           gathered ? rope_attention_sequences(call) : call->pages,
+                           gathered ? call->k_tokens : p->page_size,
+                           o->heads,
                            dim};
     const int64_t *stride = o->out ? o->out_stride : o->in_stride;
     return (sm90_view){o->out ? o->out : o->in,
@@ -98,7 +124,7 @@ enum { LONG_PASS = 1 << 22 };
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
-    return GPU_SM90_QUERIES(p->head_dim) == 2 &&
+    return GPU_SM90_QUERIES(room_of(p).dim) == 2 &&
            sm90_pack_of(call->rope.tensor[0].heads / call->k.heads) > 0 &&
            call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
                LONG_PASS / p->head_dim &&
@@ -117,22 +143,10 @@ size_t gpu_sm90_angles(const rope_attention_problem *p) {
     return p->rotates[0] ? (size_t)fours_of(&p->rope) * 8 * sizeof(float) : 0;
 }
 
-/* Which kernels are of a problem's heads; SM90_HEADS: none. */
-static int heads_of(const rope_attention_problem *p) {
-    static const int16_t sizes[SM90_HEADS][2] = {[SM90_64] = {64, 64},
-                                                 [SM90_128] = {128, 128},
-                                                 [SM90_192] = {192, 128},
-                                                 [SM90_256] = {256, 256}};
-    int i = 0;
-    while (i < SM90_HEADS && (p->head_dim != sizes[i][0] || p->v_head_dim != sizes[i][1]))
-        i++;
-    return i;
-}
-
 /* Keys of a table's page that one copy takes: the most that divide a page and a tile of keys. 0:
  * there is no table. */
 static int32_t page_of(const rope_attention_problem *p) {
-    int64_t page = p->page_size, rest = GPU_SM90_KEYS(p->head_dim);
+    int64_t page = p->page_size, rest = GPU_SM90_KEYS(room_of(p).dim);
     if (p->cache != ROPE_CACHE_TABLE)
         return 0;
     while (rest > 0) {
@@ -147,18 +161,73 @@ static int32_t page_of(const rope_attention_problem *p) {
 enum { LANES = 32 };
 
 static int takes_cache(const rope_attention_problem *p) {
-    const int32_t page = page_of(p);
-    return !p->cache ||
-           (p->k.store_dtype == p->rope.dtype && p->v.store_dtype == p->rope.dtype &&
-            p->head_dim == p->v_head_dim && p->k.dim_block == p->head_dim &&
-            p->v.dim_block == p->v_head_dim && !p->rotates[1] &&
-            (!page || (page % 8 == 0 && p->page_size <= INT32_MAX / 2 &&
-                       GPU_SM90_KEYS(p->head_dim) / page * (p->head_dim / 64) <= LANES)));
+    const int32_t page = page_of(p), dim = room_of(p).dim;
+    return !p->cache || (p->k.store_dtype == p->rope.dtype && p->v.store_dtype == p->rope.dtype &&
+                         dim == room_of(p).v_dim && p->k.dim_block == p->head_dim &&
+                         p->v.dim_block == p->v_head_dim && !p->rotates[1] &&
+                         (!page || (page % 8 == 0 && p->page_size <= INT32_MAX / 2 &&
+                                    GPU_SM90_KEYS(dim) / page * (dim / 64) <= LANES)));
 }
 
 int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
     return p->cache != 0;
 }
+
+/* --- keys that are gathered --- */
+
+/* Rows of queries of a key head from which it pays to gather keys of pages, keys of a page's copy
+ * from which it does not, and the most bytes. */
+enum { GATHER_ROWS = 1024, GATHER_PAGE = 64, GATHER_MOST = 256 << 20 };
+
+static int may_gather(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    return p->cache == ROPE_CACHE_TABLE && page_of(p) < GATHER_PAGE && s->k_heads > 0 &&
+           s->tokens * (s->q_heads / s->k_heads) >= GATHER_ROWS;
+}
+
+static double bytes_of(const gpu_attention_sizes *s, int32_t dim) {
+    return 2.0 * dim * (double)s->sequences * (double)s->k_tokens * (double)s->k_heads;
+}
+
+size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    const double bytes = bytes_of(s, p->head_dim + p->v_head_dim);
+    return !may_gather(p, s) ? 0 : bytes < GATHER_MOST ? (size_t)bytes : GATHER_MOST;
+}
+
+static int gathers(const rope_attention_problem *p, const rope_attention_call *call) {
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
+    return may_gather(p, &s) && bytes_of(&s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
+}
+
+static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operand *o, int32_t dim,
+                             void *data) {
+    const int64_t stride[5] = {call->k_tokens * o->heads * dim, o->heads * dim, dim, dim, 1};
+    o->cache = data;
+    memcpy(o->cache_stride, stride, sizeof stride);
+    return (sm90_gathered){data, call->k_tokens};
+}
+
+/* Gathers keys and values of a call; `rows` is as it, but has them in rows of sequences. */
+static gpuError_t launch_gather(const gpu_sm90_call *l, rope_attention_call *rows) {
+    const rope_attention_problem *p = l->problem;
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, l->call);
+    int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
+    sm90_gathered keys = rows_of(rows, &rows->k, p->head_dim, l->memory.gathered),
+                  values = rows_of(rows, &rows->v, p->v_head_dim,
+                                   (char *)l->memory.gathered + (size_t)bytes_of(&s, p->head_dim));
+    void *arguments[] = {(void *)(uintptr_t)p,
+                         (void *)(uintptr_t)l->call,
+                         (void *)(uintptr_t)&l->memory.failed,
+                         &few,
+                         &keys,
+                         &values};
+    const int64_t tiles = s.sequences * gpu_divide_up(s.k_tokens, SM90_GATHERED);
+    const dim3 grid = {(uint32_t)gpu_at_most(tiles, INT32_MAX), 1, 1},
+               block = {GPU_ATTENTION_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_gather_kernel, grid, block, arguments, 0, l->stream,
+                             l->follows_early);
+}
+
+/* --- the launch --- */
 
 static const void *kernel_of(const rope_attention_problem *p) {
     return gpu_attention_sm90_kernels[heads_of(p)][p->rope.dtype == ROPE_BF16];
@@ -175,16 +244,21 @@ const void *gpu_sm90_kernel(const rope_attention_problem *p, int32_t device) {
     return major == 9 && minor == 0 ? kernel_of(p) : NULL;
 }
 
+int32_t gpu_sm90_shared(const rope_attention_problem *p) {
+    return GPU_SM90_SHARED(room_of(p).dim, room_of(p).v_dim);
+}
+
 gpuError_t gpu_sm90_load(const void *kernel) {
     const void *const kernels[] = {kernel, gpu_attention_sm90_angles_kernel,
-                                   gpu_attention_sm90_pages_kernel};
+                                   gpu_attention_sm90_pages_kernel,
+                                   gpu_attention_sm90_gather_kernel};
     int32_t early;
-    return gpu_kernels_load(kernels, 3, &early);
+    return gpu_kernels_load(kernels, 4, &early);
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
-    const sm90_view views[] = {queries_of(p, call), view_of(p, call, &call->k, p->head_dim),
-                               view_of(p, call, &call->v, p->v_head_dim), results_of(p, call)};
+    const sm90_view views[] = {queries_of(p, call), view_of(p, call, &call->k, p->head_dim, 0),
+                               view_of(p, call, &call->v, p->v_head_dim, 0), results_of(p, call)};
     if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
         return 0; /* a query may have no position */
@@ -220,13 +294,14 @@ static sm90_rotation rotation_of(const rope_attention_problem *p, const rope_att
 }
 
 static sm90_schedule schedule_of(const rope_attention_problem *p, const rope_attention_call *call,
-                                 const int32_t *failed, const gpu_sm90_memory *memory, int splits) {
+                                 int32_t page, const int32_t *failed, const gpu_sm90_memory *memory,
+                                 int splits) {
     const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
     sm90_schedule s = {.shares = (int32_t)shares,
                        .pack = sm90_pack_of(shares),
                        .tokens = depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
                        .k_tokens = (int32_t)call->k_tokens,
-                       .page = page_of(p),
+                       .page = page,
                        .mask = sm90_mask_of(p),
                        .unit = 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,
@@ -278,44 +353,40 @@ static gpuError_t launch_pages(const gpu_sm90_call *l) {
 }
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
-    const rope_attention_call *call = l->call;
     const rope_attention_problem *p = l->problem;
-    const sm90_view q = queries_of(p, call), k = view_of(p, call, &call->k, p->head_dim),
-                    v = view_of(p, call, &call->v, p->v_head_dim), out = results_of(p, call);
-    const int looks = gpu_sm90_looks_at_pages(p);
+    const int looks = gpu_sm90_looks_at_pages(p), gathered = gathers(p, l->call);
+    rope_attention_call call = *l->call;
+    gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
+    if (error == gpuSuccess && gathered)
+        error = launch_gather(l, &call);
+    const sm90_view q = queries_of(p, &call), k = view_of(p, &call, &call.k, p->head_dim, gathered),
+                    v = view_of(p, &call, &call.v, p->v_head_dim, gathered),
+                    out = results_of(p, &call);
     const int32_t *failed = looks ? l->memory.failed : l->failed;
-    sm90_schedule schedule = schedule_of(p, call, failed, &l->memory, l->leaves_few);
-    const int32_t dtype = p->rope.dtype, pack = 1 << schedule.pack, parts = p->head_dim / 64,
-                  v_parts = p->v_head_dim / 64, page = page_of(p),
-                  keys = page ? page : GPU_SM90_KEYS(p->head_dim);
+    const int32_t dtype = p->rope.dtype, page = gathered ? 0 : page_of(p),
+                  keys = page ? page : GPU_SM90_KEYS(room_of(p).dim);
+    sm90_schedule schedule = schedule_of(p, &call, page, failed, &l->memory, l->leaves_few);
+    const int32_t pack = 1 << schedule.pack;
     CUtensorMap maps[4];
-    if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack, parts) ||
-        !sm90_map_encode(&maps[1], dtype, &k, 1, keys, page ? 1 : parts) ||
-        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, page ? 1 : v_parts) ||
-        !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, v_parts))
+    if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack, 1) ||
+        !sm90_map_encode(&maps[1], dtype, &k, 1, keys, 1) ||
+        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, 1) ||
+        !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, 1))
         return cudaErrorInvalidValue;
     if (schedule.tiles <= ROUNDS * l->multiprocessors)
         schedule.tickets = NULL;
     const int rotates = schedule.rotation.pairs > 0;
-    gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && rotates)
         error = launch_angles(l, looks ? l->follows_early : l->early);
     else if (error == gpuSuccess && schedule.tickets)
         error = cudaMemsetAsync(schedule.tickets, 0, GPU_SM90_TICKETS, l->stream);
-    void *arguments[] = {&maps[0],
-                         &maps[1],
-                         &maps[2],
-                         &maps[3],
-                         &schedule,
-                         (void *)(uintptr_t)p,
-                         (void *)(uintptr_t)call,
-                         &failed};
+    void *arguments[] = {&maps[0], &maps[1], &maps[2], &maps[3], &schedule, (void *)(uintptr_t)p,
+                         &call,    &failed};
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {SM90_THREADS, 1, 1};
     const int early = rotates || looks ? l->follows_early && (rotates || !schedule.tickets)
                                        : l->early && !schedule.tickets;
-    return error == gpuSuccess
-               ? gpu_launch_kernel(kernel_of(p), grid, block, arguments,
-                                   GPU_SM90_SHARED(p->head_dim, p->v_head_dim), l->stream, early)
-               : error;
+    return error == gpuSuccess ? gpu_launch_kernel(kernel_of(p), grid, block, arguments,
+                                                   gpu_sm90_shared(p), l->stream, early)
+                               : error;
 }

@@ -42,8 +42,9 @@ int sm90_map_encode_box(CUtensorMap *map, CUtensorMapDataType type, CUtensorMapS
 
 int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t heads,
                     int32_t tokens, int32_t parts) {
-    const cuuint64_t part = 128, count[5] = {64, (cuuint64_t)v->heads, (cuuint64_t)v->tokens,
-                                             (cuuint64_t)v->dim / 64, (cuuint64_t)v->rows};
+    const cuuint64_t part = 128,
+                     count[5] = {parts > 1 ? 64 : (cuuint64_t)v->dim, (cuuint64_t)v->heads,
+                                 (cuuint64_t)v->tokens, (cuuint64_t)parts, (cuuint64_t)v->rows};
     const cuuint64_t stride[4] = {v->heads > 1 ? 2 * (cuuint64_t)v->stride[2] : 2 * part,
                                   v->tokens > 1 ? 2 * (cuuint64_t)v->stride[1] : 2 * part, part,
                                   v->rows > 1 ? 2 * (cuuint64_t)v->stride[0] : 2 * part};

@@ -5,7 +5,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-/* A tensor [row, token, head, element] of heads of `dim` elements of 16 bits, a multiple of 64. */
+/* A tensor [row, token, head, element] of heads of `dim` elements of 16 bits. */
 typedef struct sm90_view {
     const void *data;
     const int64_t *stride; /* over rows, tokens and heads */
@@ -17,8 +17,8 @@ typedef struct sm90_view {
 /* Whether there is a map of it. */
 int sm90_map_fits(const sm90_view *v);
 
-/* Boxes of `heads` by `tokens` by `parts` of 64 elements: rows of 128 bytes, swizzled. 0: the
- * driver refuses. */
+/* Boxes of `heads` by `tokens` by 64 elements: rows of 128 bytes, swizzled. Those of a head that it
+ * lacks are zeros. parts: or boxes of several 64 elements, all of a head. 0: the driver refuses. */
 int sm90_map_encode(CUtensorMap *map, int32_t dtype, const sm90_view *v, int32_t heads,
                     int32_t tokens, int32_t parts);
 

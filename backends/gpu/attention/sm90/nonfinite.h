@@ -66,7 +66,7 @@ GPU_FN const char *sm90_value(const sm90_block &b, const sm90_tile *t, int64_t k
         return (const char *)v->in +
                2 * (t->k_row * v->in_stride[0] + (t->k_token + key) * v->in_stride[1] +
                     head * v->in_stride[2]);
-    const int64_t page = b.schedule->page ? sm90_page(b, t->k_row, (int)key) : t->k_row;
+    const int64_t page = b.schedule->page ? sm90_page(b.p, b.call, t->k_row, (int)key) : t->k_row;
     return (const char *)v->cache +
            2 * (page * v->cache_stride[0] +
                 (b.schedule->page ? key % size : key) * v->cache_stride[1] +
@@ -82,6 +82,8 @@ GPU_FN void sm90_add_key(const sm90_block &b, const sm90_tile *t, int64_t key,
     const char *from = sm90_value(b, t, key) + 2 * (threadIdx.x % 4 * 2);
 #pragma unroll
     for (int n = 0; n < T::V_DIM / 8; n++) {
+        if (8 * n >= b.p->v_head_dim)
+            break;
         const uint32_t two = *(const uint32_t *)(const void *)(from + 16 * n);
 #pragma unroll
         for (int e = 0; e < 2; e++) {

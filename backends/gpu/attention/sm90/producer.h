@@ -38,7 +38,8 @@ template <class T> GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_
             sm90_arrive(barrier);
         } else {
             sm90_expect(barrier, T::QUERY_BYTES);
-            sm90_load(sm90_queries<T>(b, n % 2), maps.q, barrier, {head, t->q_token, t->q_row});
+            sm90_load_heads(sm90_queries<T>(b, n % 2), maps.q, barrier,
+                            {head, t->q_token, t->q_row}, T::DIM / 64, SM90_ROWS);
         }
     }
     return head >= 0;
@@ -59,8 +60,8 @@ template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box
     const int copies = (min(end - at.token, (int)T::KEYS) + page - 1) / page * (T::DIM / 64),
               key = lane / (T::DIM / 64) * page, from = at.token + key;
     if (lane < copies)
-        at = {at.head, from % (int)b.p->page_size, sm90_page(b, at.row, from),
-              lane % (T::DIM / 64)};
+        at = {at.head, from % (int)b.p->page_size, sm90_page(b.p, b.call, at.row, from),
+              lane % (T::DIM / 64) * 64};
     return {at, key, copies};
 }
 
@@ -69,15 +70,17 @@ GPU_FN void sm90_senders_meet(const sm90_block &b) {
     __syncwarp(b.schedule->page ? ~0u : 1u);
 }
 
-/* Copies a tile of keys or of values, of `bytes` bytes where there is no table. */
-template <class T>
-GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, uint32_t bytes, const CUtensorMap *map,
-                      uint32_t barrier, const sm90_share &share) {
+/* Copies a tile of keys or of values, of PARTS times 64 elements. */
+template <class T, int PARTS>
+GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                      const sm90_share &share) {
     const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
     if (lane == 0)
-        sm90_expect(barrier, page ? (uint32_t)(share.copies * page * 128) : bytes);
-    if (lane < share.copies)
-        sm90_load(to + (uint32_t)(share.at.part * T::KEYS + share.key) * 128, map, barrier,
+        sm90_expect(barrier, (uint32_t)(page ? share.copies * page : PARTS * T::KEYS) * 128);
+    if (!page)
+        sm90_load_heads(to, map, barrier, share.at, PARTS, T::KEYS);
+    else if (lane < share.copies)
+        sm90_load(to + (uint32_t)(share.at.element / 64 * T::KEYS + share.key) * 128, map, barrier,
                   share.at);
 }
 
@@ -86,8 +89,8 @@ GPU_FN void sm90_send_keys(const sm90_block &b, const sm90_maps &maps, int n,
                            const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, keys_free, 0), n);
     sm90_senders_meet(b);
-    sm90_copy<T>(b, sm90_keys<T>(b, n % 2), T::KEY_BYTES, maps.k, SM90_BARRIER(b, keys_full, n % 2),
-                 share);
+    sm90_copy<T, T::DIM / 64>(b, sm90_keys<T>(b, n % 2), maps.k, SM90_BARRIER(b, keys_full, n % 2),
+                              share);
 }
 
 template <class T>
@@ -95,7 +98,7 @@ GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, 
                              const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, values_free, 0), n);
     sm90_senders_meet(b);
-    sm90_copy<T>(b, sm90_values<T>(b, n % 2), T::VALUE_BYTES, maps.v, barrier, share);
+    sm90_copy<T, T::V_DIM / 64>(b, sm90_values<T>(b, n % 2), maps.v, barrier, share);
 }
 
 /* Tiles of keys ahead of a tile's end at which the next one is found: one that was given out

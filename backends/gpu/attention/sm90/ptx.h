@@ -23,12 +23,22 @@ GPU_FN void sm90_barriers_begun(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/* In builds that look for races, a warp that has waited goes on late now and then. */
+GPU_FN void sm90_dawdle(void) {
+#ifdef ROPEKIT_DAWDLES
+    const uint32_t chance = (clock() + threadIdx.x / 32 * 977u) * 0x9e3779b9u;
+    if (chance >> 29 == 0)
+        __nanosleep(chance >> 18 & 2047);
+#endif
+}
+
 /* Waits until a phase of this parity has ended. */
 GPU_FN void sm90_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; "
                  "@p bra.uni done; bra.uni again; done: }" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+    sm90_dawdle();
 }
 
 GPU_FN void sm90_arrive(uint32_t barrier) {
@@ -65,10 +75,9 @@ GPU_FN void sm90_helpers_barrier(void) {
 
 /* --- tensor copies --- */
 
-/* Where a box of a tensor begins: [64 elements of a head, head, token, batch row]. */
+/* Where a box of 64 elements of heads begins. */
 struct sm90_box {
-    int head, token, row;
-    int part; /* which 64 elements of heads */
+    int head, token, row, element;
 };
 
 GPU_FN void sm90_prefetch_map(const CUtensorMap *map) {
@@ -79,17 +88,28 @@ GPU_FN void sm90_prefetch_map(const CUtensorMap *map) {
 GPU_FN void sm90_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, sm90_box at) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(at.head), "r"(at.token), "r"(at.part),
+                 "l"(map), "r"(barrier), "r"(at.element), "r"(at.head), "r"(at.token), "r"(0),
                  "r"(at.row)
                  : "memory");
 }
 
-/* Copies a box from shared memory, as one group of this thread's. */
-GPU_FN void sm90_store(uint32_t from, const CUtensorMap *map, sm90_box at) {
-    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
-                 "[%1, {%2, %3, %4, %2, %5}], [%0];" ::"r"(from),
-                 "l"(map), "r"(0), "r"(at.head), "r"(at.token), "r"(at.row)
-                 : "memory");
+/* Copies heads by `parts` of 64 elements, each of so many rows. */
+GPU_FN void sm90_load_heads(uint32_t to, const CUtensorMap *map, uint32_t barrier, sm90_box at,
+                            int parts, int rows) {
+#pragma unroll
+    for (int i = 0; i < parts; i++, at.element += 64)
+        sm90_load(to + (uint32_t)(i * rows * 128), map, barrier, at);
+}
+
+/* Copies heads from shared memory, as one group of this thread's. */
+GPU_FN void sm90_store_heads(uint32_t from, const CUtensorMap *map, sm90_box at, int parts,
+                             int rows) {
+#pragma unroll
+    for (int i = 0; i < parts; i++, at.element += 64)
+        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
+                     "[%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(from + (uint32_t)(i * rows * 128)),
+                     "l"(map), "r"(at.element), "r"(at.head), "r"(at.token), "r"(0), "r"(at.row)
+                     : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 

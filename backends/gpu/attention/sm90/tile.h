@@ -115,10 +115,11 @@ GPU_FN uint32_t sm90_chunk(int rows, int row, int chunk) {
 }
 
 /* The page of a cache that holds a sequence's key. */
-GPU_FN int sm90_page(const sm90_block &b, int sequence, int key) {
-    return (int)rope_index_of(b.p->table_wide, b.call->block_table,
-                              sequence * b.call->table_stride[0] +
-                                  key / (int)b.p->page_size * b.call->table_stride[1]);
+GPU_FN int sm90_page(const rope_attention_problem *p, const rope_attention_call *call, int sequence,
+                     int key) {
+    return (int)rope_index_of(p->table_wide, call->block_table,
+                              sequence * call->table_stride[0] +
+                                  key / (int)p->page_size * call->table_stride[1]);
 }
 
 /* --- order --- */

@@ -58,7 +58,8 @@ typedef struct sm90_backward_order {
 typedef struct sm90_gradient {
     void *data;
     int64_t stride[4]; /* of [row, token, head, element] */
-    int32_t has_map;   /* else its elements are written one by one */
+    int32_t chunks;    /* of 8 elements of a head */
+    int32_t has_map;   /* else elements are written one by one */
 } sm90_gradient;
 
 /* Which tile is next; and tiles whose gradients are not finite, which a second launch computes
@@ -99,8 +100,8 @@ typedef struct sm90_backward_schedule {
 extern const void *const gpu_backward_sm90_prepare_kernel;
 enum { SM90_PREPARE_THREADS = 128 };
 
-/* Kernels of heads of 64 and of 128 elements, of f16 and of bf16, that take (CUtensorMap, ...,
- * sm90_backward_schedule), with SM90_BACKWARD_SHARED bytes of dynamic shared memory and
+/* Kernels of heads of up to 64 and to 128 elements, of f16 and of bf16, that take (CUtensorMap,
+ * ..., sm90_backward_schedule), with SM90_BACKWARD_SHARED bytes of dynamic shared memory and
  * SM90_THREADS threads: rows: q, k, v, dout, out, dq; writes dq and stats keys: q, k, v, dout,
  * stats, dk, dv [0]: all tiles; [1]: those of the list, of finite numbers. */
 extern const void *const gpu_backward_sm90_rows_kernels[2][2][2];

@@ -71,8 +71,8 @@ GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps
             sm90_expect(full, 4 * SM90_BOX * DIM * 2);
             for (int c = 0; c < 2; c++) {
                 const sm90_box at = {head, t->of.k_first + t->first + SM90_BOX * c, t->of.k_row};
-                sm90_load(sm90_own_keys(b, n, c), maps.k, full, at);
-                sm90_load(sm90_own_keys(b, n, 2 + c), maps.v, full, at);
+                sm90_load_heads(sm90_own_keys(b, n, c), maps.k, full, at, DIM / 64, SM90_BOX);
+                sm90_load_heads(sm90_own_keys(b, n, 2 + c), maps.v, full, at, DIM / 64, SM90_BOX);
             }
         }
         sm90_box at = {0, first + begin * sm90_box_queries(s), row};
@@ -90,8 +90,10 @@ GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps
             sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
             if (leads) {
                 sm90_expect(barrier, 2 * SM90_BOX * DIM * 2 + sizeof b.header->stats[0]);
-                sm90_load(sm90_walked_rows(b, stage.n, 0), maps.q, barrier, at);
-                sm90_load(sm90_walked_rows(b, stage.n, 1), maps.dout, barrier, at);
+                sm90_load_heads(sm90_walked_rows(b, stage.n, 0), maps.q, barrier, at, DIM / 64,
+                                SM90_BOX);
+                sm90_load_heads(sm90_walked_rows(b, stage.n, 1), maps.dout, barrier, at, DIM / 64,
+                                SM90_BOX);
                 sm90_load_stats(SM90_BARRIER(b, stats[stage.n], 0), maps.stats, barrier,
                                 stats + ((at.token - first) << s.pack), unit + h);
             }

@@ -15,13 +15,14 @@ int gpu_backward_sm90_takes(const rope_attention_problem *p, int32_t device) {
     const int may_fail = (p->rotates[0] || p->rotates[1]) &&
                          p->rope.angle_mode == ROPE_ANGLE_TABLE &&
                          p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
-    return (p->head_dim == 64 || p->head_dim == 128) && p->v_head_dim == p->head_dim && !may_fail &&
+    return p->head_dim <= 128 && p->v_head_dim <= 128 && !may_fail &&
            gpu_sm90_kernel(p, device) != NULL;
 }
 
 /* Kernels of rows or of keys: all tiles, those of the list. */
 static const void *const *kernels_of(const rope_attention_problem *p, int of_keys) {
-    const int is_wide = p->head_dim > 64, is_bf16 = p->rope.dtype == ROPE_BF16;
+    const int is_wide = p->head_dim > 64 || p->v_head_dim > 64,
+              is_bf16 = p->rope.dtype == ROPE_BF16;
     return of_keys ? gpu_backward_sm90_keys_kernels[is_wide][is_bf16]
                    : gpu_backward_sm90_rows_kernels[is_wide][is_bf16];
 }
@@ -40,29 +41,34 @@ gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
 enum { Q, K, V, DOUT, OUT, READ, DQ = READ, DK, DV, TENSORS };
 
 /* A tensor of q's heads and tokens, or of keys'. */
-static sm90_view view_of(const rope_attention_problem *p, const rope_attention_call *f, int of_keys,
-                         const void *data, const int64_t *stride) {
+static sm90_view view_of(int32_t dim, const rope_attention_call *f, int of_keys, const void *data,
+                         const int64_t *stride) {
     return of_keys ? (sm90_view){data,        stride,
                                  stride[3],   f->k_position.cu_seqlens ? 1 : f->rope.batch,
                                  f->k_tokens, f->k.heads,
-                                 p->head_dim}
-                   : (sm90_view){data,          stride,         stride[3],
-                                 f->rope.batch, f->rope.tokens, f->rope.tensor[0].heads,
-                                 p->head_dim};
+                                 dim}
+                   : (sm90_view){data,
+                                 stride,
+                                 stride[3],
+                                 f->rope.batch,
+                                 f->rope.tokens,
+                                 f->rope.tensor[0].heads,
+                                 dim};
 }
 
 static void find_views(const rope_attention_problem *p, const rope_attention_backward_call *c,
                        sm90_view *views) {
     const rope_attention_call *f = &c->forward;
     const rope_operand *q = &f->rope.tensor[0];
-    views[Q] = view_of(p, f, 0, q->in, q->in_stride);
-    views[K] = view_of(p, f, 1, f->k.in, f->k.in_stride);
-    views[V] = view_of(p, f, 1, f->v.in, f->v.in_stride);
-    views[DOUT] = view_of(p, f, 0, c->dout, c->dout_stride);
-    views[OUT] = view_of(p, f, 0, f->out, f->out_stride);
-    views[DQ] = view_of(p, f, 0, c->dq, c->dq_stride);
-    views[DK] = view_of(p, f, 1, c->dk, c->dk_stride);
-    views[DV] = view_of(p, f, 1, c->dv, c->dv_stride);
+    const int32_t dim = p->head_dim, v_dim = p->v_head_dim;
+    views[Q] = view_of(dim, f, 0, q->in, q->in_stride);
+    views[K] = view_of(dim, f, 1, f->k.in, f->k.in_stride);
+    views[V] = view_of(v_dim, f, 1, f->v.in, f->v.in_stride);
+    views[DOUT] = view_of(v_dim, f, 0, c->dout, c->dout_stride);
+    views[OUT] = view_of(v_dim, f, 0, f->out, f->out_stride);
+    views[DQ] = view_of(dim, f, 0, c->dq, c->dq_stride);
+    views[DK] = view_of(dim, f, 1, c->dk, c->dk_stride);
+    views[DV] = view_of(v_dim, f, 1, c->dv, c->dv_stride);
 }
 
 /* Measured on an H200 with 16384 tokens: units of rows that run side by side for so many keys each,
@@ -137,7 +143,7 @@ static int encode_stats(CUtensorMap *map, const sm90_backward_schedule *s) {
 }
 
 static sm90_gradient gradient_of(const sm90_view *v) {
-    sm90_gradient g = {(void *)(uintptr_t)v->data, {0}, sm90_map_fits(v)};
+    sm90_gradient g = {(void *)(uintptr_t)v->data, {0}, v->dim / 8, sm90_map_fits(v)};
     memcpy(g.stride, v->stride, sizeof g.stride);
     return g;
 }
@@ -216,7 +222,7 @@ static int steps_of(const rope_attention_call *f) {
 }
 
 gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
-    const int32_t dtype = l->problem->rope.dtype, parts = l->problem->head_dim / 64;
+    const int32_t dtype = l->problem->rope.dtype;
     sm90_view views[TENSORS];
     CUtensorMap maps[TENSORS], stats;
     find_views(l->problem, l->call, views);
@@ -224,8 +230,7 @@ gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
     for (int i = 0; i < TENSORS; i++) {
         const int heads = i == K || i == V || i == DK || i == DV ? 1 : 1 << s.pack,
                   is_there = i < READ || sm90_map_fits(&views[i]);
-        if (!sm90_map_encode(&maps[i], dtype, &views[is_there ? i : Q], heads, SM90_BOX / heads,
-                             parts))
+        if (!sm90_map_encode(&maps[i], dtype, &views[is_there ? i : Q], heads, SM90_BOX / heads, 1))
             return cudaErrorInvalidValue;
     }
     if (!encode_stats(&stats, &s))

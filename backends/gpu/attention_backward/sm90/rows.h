@@ -95,9 +95,12 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
             for (int c = 0; c < 2; c++) {
                 const sm90_box at = {head, t->of.q_first + t->first + c * sm90_box_queries(s),
                                      t->of.q_row};
-                sm90_load(sm90_own_queries<DIM>(b, c, n), maps.q, full, at);
-                sm90_load(sm90_own_rows(b, c, SM90_OWN_DOUT), maps.dout, full, at);
-                sm90_load(sm90_own_rows(b, c, SM90_OWN_OUT), maps.out, full, at);
+                sm90_load_heads(sm90_own_queries<DIM>(b, c, n), maps.q, full, at, DIM / 64,
+                                SM90_BOX);
+                sm90_load_heads(sm90_own_rows(b, c, SM90_OWN_DOUT), maps.dout, full, at, DIM / 64,
+                                SM90_BOX);
+                sm90_load_heads(sm90_own_rows(b, c, SM90_OWN_OUT), maps.out, full, at, DIM / 64,
+                                SM90_BOX);
             }
         }
         for (int i = end;;) {
@@ -109,8 +112,10 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
             if (leads) {
                 const sm90_box at = {head / s.shares, first + i * SM90_BOX, row};
                 sm90_expect(barrier, 2 * SM90_BOX * DIM * 2);
-                sm90_load(sm90_walked_keys(b, stage.n, 0), maps.k, barrier, at);
-                sm90_load(sm90_walked_keys(b, stage.n, 1), maps.v, barrier, at);
+                sm90_load_heads(sm90_walked_keys(b, stage.n, 0), maps.k, barrier, at, DIM / 64,
+                                SM90_BOX);
+                sm90_load_heads(sm90_walked_keys(b, stage.n, 1), maps.v, barrier, at, DIM / 64,
+                                SM90_BOX);
             }
             sm90_next_stage(stage);
         }

@@ -369,12 +369,12 @@ GPU_FN void sm90_store_box(uint32_t box, const sm90_gradient &g, const CUtensorM
         return;
     if (g.has_map && to.rows >= SM90_BOX) {
         if (thread == 0)
-            sm90_store(box, map, to.at);
+            sm90_store_heads(box, map, to.at, DIM / 64, SM90_BOX);
         return;
     }
 #pragma unroll 1
-    for (int i = thread; i < min(to.rows, (int)SM90_BOX) * (DIM / 8); i += 128) {
-        const int row = i / (DIM / 8), c = i % (DIM / 8);
+    for (int i = thread; i < min(to.rows, (int)SM90_BOX) * g.chunks; i += 128) {
+        const int row = i / g.chunks, c = i % g.chunks;
         const uint4 x = sm90_read(sm90_chunk_of<DIM>(box, box, row, c));
         const uint32_t twos[4] = {x.x, x.y, x.z, x.w};
         uint16_t *data = (uint16_t *)g.data + to.at.row * g.stride[0] +

@@ -1,0 +1,44 @@
+/* Keys and values of a table's small pages, copied to rows of sequences: copies of whole tiles of
+ * them take less time than those of pages where several tiles of queries read each. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_GATHER_H
+#define ROPEKIT_GPU_ATTENTION_SM90_GATHER_H
+
+#include "backends/gpu/attention/sm90/tile.h"
+
+/* Copies keys `begin` to `end` - 1 of a sequence, in vectors of 8 elements. */
+GPU_FN void sm90_gather_rows(const rope_attention_problem *p, const rope_attention_call *from,
+                             const rope_append_operand &o, const sm90_gathered &to, int dim,
+                             int sequence, int begin, int end) {
+    const int eights = dim / 8, each = (int)o.heads * eights, page_size = (int)p->page_size;
+    for (int i = (int)threadIdx.x; i < (end - begin) * each; i += GPU_ATTENTION_THREADS) {
+        const int key = begin + i / each, head = i % each / eights, eight = i % eights;
+        const int64_t at = sm90_page(p, from, sequence, key) * o.cache_stride[0] +
+                           key % page_size * o.cache_stride[1] + head * o.cache_stride[2];
+        ((uint4 *)to.data)[(int64_t)(sequence * to.tokens + key) * each + i % each] =
+            __ldg((const uint4 *)(const void *)((const uint16_t *)o.cache + at) + eight);
+    }
+}
+
+/* Of sequences that do not fail and have more than `few` rows of queries, what these see. */
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
+    gpu_attention_sm90_gather(GPU_PARAMETER rope_attention_problem problem,
+                              GPU_PARAMETER rope_attention_call call, const int32_t *failed,
+                              int few, sm90_gathered keys, sm90_gathered values) {
+    const int64_t tiles = (keys.tokens + SM90_GATHERED - 1) / SM90_GATHERED,
+                  all = rope_attention_sequences(&call) * tiles;
+    gpu_wait_for_last();
+    gpu_let_next_start();
+    for (int64_t n = blockIdx.x; n < all; n += gridDim.x) {
+        const int sequence = (int)(n / tiles), first = (int)(n % tiles) * SM90_GATHERED;
+        const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, sequence);
+        if (s.fails || failed[sequence] || s.q_count * gpu_attention_group(&call) <= few)
+            continue;
+        const rope_key_range used = gpu_keys_used(&problem, &s);
+        const int begin = max(first, (int)used.begin),
+                  end = min(first + SM90_GATHERED, (int)used.end);
+        sm90_gather_rows(&problem, &call, call.k, keys, problem.head_dim, sequence, begin, end);
+        sm90_gather_rows(&problem, &call, call.v, values, problem.v_head_dim, sequence, begin, end);
+    }
+}
+
+#endif
