@@ -286,6 +286,45 @@ TEST(attention_bits, heads_of_matrix_instructions_with_lengths) {
     check_heads(1);
 }
 
+/* Queries so many that Hopper's kernel rotates them beside its products: in order, the first ones
+ * of a row by its lengths, and packed sequences. */
+TEST(attention_bits, queries_that_rotate_beside_products) {
+    enum { TOKENS = 4200, HEADS = 8, DIM = 128, ROOM = 16 };
+    static const int64_t ends[] = {0, 1111, 1111, 4100};
+    const char *kernel = NULL;
+    attention_required();
+    for (int k = 0; (kernel = device_kernel_of("attention", k)) && strcmp(kernel, "sm90") != 0; k++)
+        ;
+    if (!kernel)
+        SKIP("no kernel rotates so");
+    for (int i = 0; i < 3; i++) {
+        attention_case c;
+        make_plain(&c, ROPE_BF16, DIM, TOKENS, TOKENS + ROOM, HEADS);
+        int64_t *list = (int64_t *)((uintptr_t)c.args.v.in + TOKENS * DIM * sizeof(uint16_t));
+        memcpy(list, ends, sizeof ends);
+        c.desc.window = 40;
+        c.k_count[0] = c.args.k_tokens = TOKENS;
+        if (i == 1) {
+            c.args.k_lengths = list + 3;
+            c.args.q_lengths = list + 1;
+            c.k_count[0] = ends[3];
+            c.q_count[0] = ends[1];
+        }
+        if (i == 2) {
+            c.args.rope.cu_seqlens = c.args.k_cu_seqlens = list;
+            c.parts = c.args.rope.sequences = 3;
+            for (int n = 0; n < 3; n++)
+                c.q_count[n] = c.k_count[n] = ends[n + 1] - ends[n];
+        }
+        attention_describe(&c, kernel);
+        unsigned char *expected = arena_after(&c, kernel);
+        CHECK(expected, "declined");
+        check_unfused(&c, kernel, expected);
+        free(expected);
+        attention_free(&c);
+    }
+}
+
 /* MLA's heads of which the value is the first elements of the key, copied and where it lies: one
  * query of many keys, and more queries than a GPU reads in splits. */
 TEST(attention_bits, values_within_keys) {

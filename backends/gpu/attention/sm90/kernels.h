@@ -40,9 +40,10 @@ typedef struct sm90_positions {
     int32_t tokens;        /* rows of a batch row */
     int32_t negative;      /* sines are negated */
     int32_t wide;          /* ids are int64_t */
+    int32_t depends;       /* on lengths: indices are those of the call's sequences */
     float factor;          /* of cosines and sines */
     const uint64_t *turns; /* of pairs */
-    const void *ids;       /* over [row, token]; or NULL: tokens stand in order */
+    const void *ids;       /* over [row, token]; or NULL: tokens stand by their indices */
     int64_t id_row, id_token, offset;
     float *angles;
     uint32_t *tickets; /* set to 0, or NULL */
@@ -97,7 +98,8 @@ typedef struct sm90_gathered {
 enum { SM90_GATHERED = 16 };
 extern const void *const gpu_attention_sm90_gather_kernel;
 
-/* Takes (sm90_positions): a thread of SM90_ANGLE_THREADS computes four angles. */
+/* Takes (sm90_positions, rope_attention_problem, rope_attention_call): a thread of
+ * SM90_ANGLE_THREADS computes four angles. */
 extern const void *const gpu_attention_sm90_angles_kernel;
 
 #ifdef __cplusplus

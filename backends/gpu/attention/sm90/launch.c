@@ -107,9 +107,15 @@ static int depends(const rope_attention_call *call) {
            call->k_lengths;
 }
 
+/* Whether positions of queries are indices that depend on those lengths. */
+static int stands_by_lengths(const rope_attention_call *call) {
+    return !call->rope.position.ids && depends(call);
+}
+
 /* Whether rows of a batch have positions of their own. */
 static int has_rows(const rope_attention_call *call) {
-    return call->rope.position.ids && call->rope.position.id_stride[1] != 0 && call->rope.batch > 1;
+    const rope_position_map *map = &call->rope.position;
+    return call->rope.batch > 1 && (map->ids ? map->id_stride[1] != 0 : stands_by_lengths(call));
 }
 
 static int64_t fours_of(const rope_problem *r) {
@@ -119,8 +125,8 @@ static int64_t fours_of(const rope_problem *r) {
 /* Elements of queries from which a pass over them takes longer than the launch that has angles. */
 enum { LONG_PASS = 1 << 22 };
 
-/* Whether queries are rotated in shared memory: where they are copied a tile ahead, heads share
- * angles, and positions do not depend on lengths. */
+/* Whether queries are rotated in shared memory: where they are copied a tile ahead, and heads share
+ * angles. */
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
@@ -131,8 +137,7 @@ static int rotates_here(const rope_attention_problem *p, const rope_attention_ca
            r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
            !r->xpos_rate && r->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
            r->pairing_out == ROPE_PAIRING_HALF_SPLIT && r->arithmetic == ROPE_ARITHMETIC_FP32 &&
-           r->pairs % 8 == 0 && r->rotary_offset[0] % 8 == 0 && !map->offsets &&
-           (map->ids || !depends(call));
+           r->pairs % 8 == 0 && r->rotary_offset[0] % 8 == 0 && !map->offsets;
 }
 
 int gpu_sm90_rotates(const rope_attention_problem *p, const rope_attention_call *call) {
@@ -327,16 +332,18 @@ static gpuError_t launch_angles(const gpu_sm90_call *l, int early) {
                         .tokens = (int32_t)tokens,
                         .negative = r->direction != ROPE_FORWARD,
                         .wide = map->wide,
+                        .depends = stands_by_lengths(l->call),
                         .factor = (float)r->set[0].attention_factor,
                         .turns = r->set[0].turns,
                         .ids = map->ids,
                         .id_row = map->id_stride[1],
                         .id_token = map->id_stride[2],
-                        .offset = map->ids ? map->offset
-                                           : rope_sum(map->offset, l->call->k_tokens - tokens),
+                        .offset = map->ids || stands_by_lengths(l->call)
+                                      ? map->offset
+                                      : rope_sum(map->offset, l->call->k_tokens - tokens),
                         .angles = l->memory.angles,
                         .tickets = l->memory.tickets};
-    void *arguments[] = {&p};
+    void *arguments[] = {&p, (void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call};
     const dim3 grid = {(uint32_t)gpu_divide_up(count, SM90_ANGLE_THREADS), 1, 1},
                block = {SM90_ANGLE_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, l->stream,

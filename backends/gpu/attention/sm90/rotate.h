@@ -8,16 +8,43 @@
 
 /* --- angles --- */
 
-GPU_FN int64_t sm90_position(const sm90_positions &p, int64_t row) {
-    const int64_t token = row % p.tokens, at = row / p.tokens * p.id_row + token * p.id_token;
-    const int64_t position = !p.ids   ? token
-                             : p.wide ? ((const int64_t *)p.ids)[at]
-                                      : ((const int32_t *)p.ids)[at];
+/* The packed sequence that has a token, if one does: the last that does not begin behind it. */
+GPU_FN int64_t sm90_sequence_with(const rope_position_map *map, int64_t token) {
+    int64_t low = 0, high = map->sequences;
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (rope_index_at(map, map->cu_seqlens, middle) <= token)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* A query's index among all keys of its sequence. */
+GPU_FN int64_t sm90_index(const rope_attention_problem *problem, const rope_attention_call *call,
+                          int64_t row, int64_t token) {
+    const rope_position_map *map = &call->rope.position;
+    const rope_attention_sequence s = rope_attention_sequence_of(
+        problem, call, map->cu_seqlens ? sm90_sequence_with(map, token) : row);
+    return rope_sum(rope_query_index(&s, token - s.q_first), s.k_index);
+}
+
+GPU_FN int64_t sm90_position(const sm90_positions &p, const rope_attention_problem *problem,
+                             const rope_attention_call *call, int64_t n) {
+    const int64_t row = n / p.tokens, token = n % p.tokens,
+                  at = row * p.id_row + token * p.id_token;
+    const int64_t position = p.depends ? sm90_index(problem, call, row, token)
+                             : !p.ids  ? token
+                             : p.wide  ? ((const int64_t *)p.ids)[at]
+                                       : ((const int32_t *)p.ids)[at];
     return rope_sum(position, p.offset);
 }
 
 __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
-    gpu_attention_sm90_angles(GPU_PARAMETER sm90_positions p) {
+    gpu_attention_sm90_angles(GPU_PARAMETER sm90_positions p,
+                              GPU_PARAMETER rope_attention_problem problem,
+                              GPU_PARAMETER rope_attention_call call) {
     const int64_t n = (int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x;
     gpu_wait_for_last();
     gpu_let_next_start();
@@ -25,7 +52,7 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
         p.tickets[n] = 0;
     if (n >= p.count)
         return;
-    const int64_t position = sm90_position(p, n / p.fours);
+    const int64_t position = sm90_position(p, &problem, &call, n / p.fours);
     float c[4], s[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {

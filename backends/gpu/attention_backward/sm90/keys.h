@@ -207,7 +207,8 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_settle(dv);
 }
 
-/* Finds the boxes of rows of a tile; passes over those that see none of the group's keys. */
+/* Finds the boxes of rows of a tile; passes over those that see none of the group's keys, with its
+ * warps together, as in rows.h. */
 template <int CAREFUL>
 GPU_FN void sm90_begin_keys(const sm90_backward_block &b, int n, int consumer,
                             sm90_keys_place &at) {
@@ -232,6 +233,7 @@ GPU_FN void sm90_begin_keys(const sm90_backward_block &b, int n, int consumer,
     at.values = (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_keys(b, n, 2 + consumer)));
     for (; at.box < min(at.start, at.end); at.box += at.stride) {
         sm90_wait(SM90_BARRIER(b, full, at.stage.n), at.stage.parity);
+        sm90_group_barrier(consumer);
         sm90_arrive_if(SM90_BARRIER(b, free, at.stage.n), thread == 0);
         sm90_next_stage(at.stage);
     }

@@ -218,7 +218,8 @@ GPU_FN void sm90_read_rows(const sm90_backward_block &b, const sm90_backward_til
         sm90_store_stats(*b.schedule, t, row + 8 * h, at.lse[h], at.delta[h]);
 }
 
-/* Finds the boxes of keys of a tile; passes over those that none of the group's rows sees. */
+/* Finds the boxes of keys of a tile; passes over those that none of the group's rows sees. No
+ * product holds its warps together there: one that is late would miss the phase that was freed. */
 template <int DIM, int CAREFUL>
 GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
                             int row, sm90_rows_place<DIM> &at) {
@@ -239,6 +240,7 @@ GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_ti
     at.met = 0;
     for (; at.box > at.start; at.box--) {
         sm90_wait(SM90_BARRIER(b, full, at.stage.n), at.stage.parity);
+        sm90_group_barrier(consumer);
         sm90_arrive_if(SM90_BARRIER(b, free, at.stage.n), threadIdx.x % 128 == 0);
         sm90_next_stage(at.stage);
     }
