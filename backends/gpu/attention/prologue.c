@@ -98,18 +98,21 @@ static int are_packed_alike(const rope_attention_call *c) {
 }
 
 /* "rope" may write beyond lengths, between boundaries and for sequences that fail: there is room,
- * no one reads it, and it raises no flag. Positions do not depend on lengths that lie on the
- * device. Where boundaries fall it may miss tokens of other sequences. */
+ * no one reads it, and it raises no flag. A key's position does not depend on lengths that lie on
+ * the device, a query's index does. Where boundaries fall it may miss tokens of other sequences. */
 int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
     const rope_attention_call *c = l->given;
-    const rope_position_map *map = &c->rope.position;
+    const rope_position_map *q = &c->rope.position, *map = tensor ? &c->k_position : q;
+    const rope_problem *r = &l->state->problem.rope;
     const void *out = tensor ? c->k.out : c->rope.tensor[0].out;
-    if ((tensor ? c->k_lengths : c->q_lengths) || /* hence no cache of keys */
-        (out && (l->failed || map->cu_seqlens || c->q_lengths || c->k_lengths)))
+    if ((tensor ? !c->k.in : c->q_lengths != NULL) ||
+        (out && (l->failed || q->cu_seqlens || c->q_lengths || c->k_lengths)) ||
+        (tensor && c->k_lengths &&
+         (r->angle_mode == ROPE_ANGLE_TABLE || r->frequency_sets > 1))) /* chosen by length */
         return 0;
     if (map->cu_seqlens)
-        return (map->ids || are_packed_alike(c)) && !map->offsets && !map->lengths &&
-               l->state->problem.rope.angle_mode != ROPE_ANGLE_TABLE;
+        return (tensor || map->ids || are_packed_alike(c)) && !map->offsets && !map->lengths &&
+               r->angle_mode != ROPE_ANGLE_TABLE;
     return tensor || map->ids || !c->k_lengths;
 }
 

@@ -5,17 +5,36 @@
 
 #include "backends/gpu/attention/sm90/tile.h"
 
-/* Copies keys `begin` to `end` - 1 of a sequence, in vectors of 8 elements. */
-GPU_FN void sm90_gather_rows(const rope_attention_problem *p, const rope_attention_call *from,
+/* A vector of 8 elements of a sequence's key, where `each` lie side by side: the i-th from key
+ * `begin` on. */
+GPU_FN const uint4 *sm90_cached(const rope_attention_problem *p, const rope_attention_call *call,
+                                const rope_append_operand &o, int sequence, int begin, int each,
+                                int i) {
+    const int key = begin + i / each, eights = each / (int)o.heads, within = i % each;
+    const int64_t at = sm90_page(p, call, sequence, key) * o.cache_stride[0] +
+                       key % (int)p->page_size * o.cache_stride[1] +
+                       within / eights * o.cache_stride[2];
+    return (const uint4 *)(const void *)((const uint16_t *)o.cache + at) + within % eights;
+}
+
+/* Copies keys `begin` to `end` - 1 of a sequence. A thread has several vectors on their way. */
+GPU_FN void sm90_gather_rows(const rope_attention_problem *p, const rope_attention_call *call,
                              const rope_append_operand &o, const sm90_gathered &to, int dim,
                              int sequence, int begin, int end) {
-    const int eights = dim / 8, each = (int)o.heads * eights, page_size = (int)p->page_size;
-    for (int i = (int)threadIdx.x; i < (end - begin) * each; i += GPU_ATTENTION_THREADS) {
-        const int key = begin + i / each, head = i % each / eights, eight = i % eights;
-        const int64_t at = sm90_page(p, from, sequence, key) * o.cache_stride[0] +
-                           key % page_size * o.cache_stride[1] + head * o.cache_stride[2];
-        ((uint4 *)to.data)[(int64_t)(sequence * to.tokens + key) * each + i % each] =
-            __ldg((const uint4 *)(const void *)((const uint16_t *)o.cache + at) + eight);
+    enum { VECTORS = 4 };
+    const int each = (int)o.heads * dim / 8, count = (end - begin) * each;
+    uint4 *const out = (uint4 *)to.data + (sequence * to.tokens + begin) * each;
+    for (int i = (int)threadIdx.x; i < count; i += VECTORS * GPU_ATTENTION_THREADS) {
+        uint4 x[VECTORS];
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++)
+            if (i + j * GPU_ATTENTION_THREADS < count)
+                x[j] = __ldg(
+                    sm90_cached(p, call, o, sequence, begin, each, i + j * GPU_ATTENTION_THREADS));
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++)
+            if (i + j * GPU_ATTENTION_THREADS < count)
+                out[i + j * GPU_ATTENTION_THREADS] = x[j];
     }
 }
 

@@ -95,7 +95,7 @@ typedef struct sm90_gathered {
 
 /* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, sm90_gathered keys,
  * values): a block of GPU_ATTENTION_THREADS threads copies SM90_GATHERED keys of a sequence. */
-enum { SM90_GATHERED = 16 };
+enum { SM90_GATHERED = 4 };
 extern const void *const gpu_attention_sm90_gather_kernel;
 
 /* Takes (sm90_positions, rope_attention_problem, rope_attention_call): a thread of
