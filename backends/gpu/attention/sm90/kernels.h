@@ -23,6 +23,17 @@ sm90_mask sm90_mask_of(const rope_attention_problem *problem);
  * divide a consumer's rows. */
 int32_t sm90_pack_of(int64_t shares);
 
+/* Keys of a table's page that one copy takes: the most that divide a page and a tile of keys. 0:
+ * there is no table. */
+int32_t sm90_page_of(const rope_attention_problem *problem);
+
+/* Whether keys and values of calls of these sizes are gathered. */
+int sm90_gathers(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
+
+/* Gathers those of a call; `rows` is as it, but has them in rows of sequences. */
+gpuError_t sm90_launch_gather(const gpu_sm90_call *launch, const gpu_attention_sizes *sizes,
+                              rope_attention_call *rows);
+
 /* How queries, whose pairs lie half a window apart, are rotated here: by angles that lie in memory,
  * [row, cosine or sine, pair]. */
 typedef struct sm90_rotation {

@@ -8,7 +8,6 @@
 #include "common/math/attention.h"
 
 #include <float.h>
-#include <string.h>
 
 /* Tiles are dealt where no block has more of them. */
 enum { ROUNDS = 2 };
@@ -126,12 +125,13 @@ static int64_t fours_of(const rope_problem *r) {
 enum { LONG_PASS = 1 << 22 };
 
 /* Whether queries are rotated in shared memory: where they are copied a tile ahead, and heads share
- * angles. */
+ * angles or a pass ahead would look for lengths. */
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
     return GPU_SM90_QUERIES(room_of(p).dim) == 2 &&
-           sm90_pack_of(call->rope.tensor[0].heads / call->k.heads) > 0 &&
+           (sm90_pack_of(call->rope.tensor[0].heads / call->k.heads) > 0 ||
+            stands_by_lengths(call)) &&
            call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
                LONG_PASS / p->head_dim &&
            r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
@@ -148,9 +148,7 @@ size_t gpu_sm90_angles(const rope_attention_problem *p) {
     return p->rotates[0] ? (size_t)fours_of(&p->rope) * 8 * sizeof(float) : 0;
 }
 
-/* Keys of a table's page that one copy takes: the most that divide a page and a tile of keys. 0:
- * there is no table. */
-static int32_t page_of(const rope_attention_problem *p) {
+int32_t sm90_page_of(const rope_attention_problem *p) {
     int64_t page = p->page_size, rest = GPU_SM90_KEYS(room_of(p).dim);
     if (p->cache != ROPE_CACHE_TABLE)
         return 0;
@@ -166,7 +164,7 @@ static int32_t page_of(const rope_attention_problem *p) {
 enum { LANES = 32 };
 
 static int takes_cache(const rope_attention_problem *p) {
-    const int32_t page = page_of(p), dim = room_of(p).dim;
+    const int32_t page = sm90_page_of(p), dim = room_of(p).dim;
     return !p->cache || (p->k.store_dtype == p->rope.dtype && p->v.store_dtype == p->rope.dtype &&
                          dim == room_of(p).v_dim && p->k.dim_block == p->head_dim &&
                          p->v.dim_block == p->v_head_dim && !p->rotates[1] &&
@@ -177,62 +175,6 @@ static int takes_cache(const rope_attention_problem *p) {
 int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
     return p->cache != 0;
 }
-
-/* --- keys that are gathered --- */
-
-/* Rows of queries of a key head from which it pays to gather keys of pages, keys of a page's copy
- * from which it does not, and the most bytes. */
-enum { GATHER_ROWS = 1024, GATHER_PAGE = 64, GATHER_MOST = 256 << 20 };
-
-static int may_gather(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    return p->cache == ROPE_CACHE_TABLE && page_of(p) < GATHER_PAGE && s->k_heads > 0 &&
-           s->tokens * (s->q_heads / s->k_heads) >= GATHER_ROWS;
-}
-
-static double bytes_of(const gpu_attention_sizes *s, int32_t dim) {
-    return 2.0 * dim * (double)s->sequences * (double)s->k_tokens * (double)s->k_heads;
-}
-
-size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    const double bytes = bytes_of(s, p->head_dim + p->v_head_dim);
-    return !may_gather(p, s) ? 0 : bytes < GATHER_MOST ? (size_t)bytes : GATHER_MOST;
-}
-
-static int gathers(const rope_attention_problem *p, const rope_attention_call *call) {
-    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
-    return may_gather(p, &s) && bytes_of(&s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
-}
-
-static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operand *o, int32_t dim,
-                             void *data) {
-    const int64_t stride[5] = {call->k_tokens * o->heads * dim, o->heads * dim, dim, dim, 1};
-    o->cache = data;
-    memcpy(o->cache_stride, stride, sizeof stride);
-    return (sm90_gathered){data, call->k_tokens};
-}
-
-/* Gathers keys and values of a call; `rows` is as it, but has them in rows of sequences. */
-static gpuError_t launch_gather(const gpu_sm90_call *l, rope_attention_call *rows) {
-    const rope_attention_problem *p = l->problem;
-    const gpu_attention_sizes s = gpu_attention_sizes_of(p, l->call);
-    int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
-    sm90_gathered keys = rows_of(rows, &rows->k, p->head_dim, l->memory.gathered),
-                  values = rows_of(rows, &rows->v, p->v_head_dim,
-                                   (char *)l->memory.gathered + (size_t)bytes_of(&s, p->head_dim));
-    void *arguments[] = {(void *)(uintptr_t)p,
-                         (void *)(uintptr_t)l->call,
-                         (void *)(uintptr_t)&l->memory.failed,
-                         &few,
-                         &keys,
-                         &values};
-    const int64_t tiles = s.sequences * gpu_divide_up(s.k_tokens, SM90_GATHERED);
-    const dim3 grid = {(uint32_t)gpu_at_most(tiles, INT32_MAX), 1, 1},
-               block = {GPU_ATTENTION_THREADS, 1, 1};
-    return gpu_launch_kernel(gpu_attention_sm90_gather_kernel, grid, block, arguments, 0, l->stream,
-                             l->follows_early);
-}
-
-/* --- the launch --- */
 
 static const void *kernel_of(const rope_attention_problem *p) {
     return gpu_attention_sm90_kernels[heads_of(p)][p->rope.dtype == ROPE_BF16];
@@ -361,16 +303,17 @@ static gpuError_t launch_pages(const gpu_sm90_call *l) {
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_problem *p = l->problem;
-    const int looks = gpu_sm90_looks_at_pages(p), gathered = gathers(p, l->call);
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, l->call);
+    const int looks = gpu_sm90_looks_at_pages(p), gathered = sm90_gathers(p, &s);
     rope_attention_call call = *l->call;
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gathered)
-        error = launch_gather(l, &call);
+        error = sm90_launch_gather(l, &s, &call);
     const sm90_view q = queries_of(p, &call), k = view_of(p, &call, &call.k, p->head_dim, gathered),
                     v = view_of(p, &call, &call.v, p->v_head_dim, gathered),
                     out = results_of(p, &call);
-    const int32_t *failed = looks ? l->memory.failed : l->failed;
-    const int32_t dtype = p->rope.dtype, page = gathered ? 0 : page_of(p),
+    const int32_t *failed = looks ? l->memory.failed : l->failed, dtype = p->rope.dtype,
+                  page = gathered ? 0 : sm90_page_of(p),
                   keys = page ? page : GPU_SM90_KEYS(room_of(p).dim);
     sm90_schedule schedule = schedule_of(p, &call, page, failed, &l->memory, l->leaves_few);
     const int32_t pack = 1 << schedule.pack;

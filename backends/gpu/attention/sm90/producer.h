@@ -52,7 +52,7 @@ struct sm90_share {
     int key, copies;
 };
 
-/* The page is read here, ahead of a wait. end: keys from here on are not there. */
+/* Reads the page, a tile of keys ahead of its copy. end: keys from here on are not there. */
 template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box at, int end) {
     const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
     if (!page)
@@ -127,10 +127,13 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
         const volatile sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
         const int tiles = t->tiles, end = t->end, last = tiles - sm90_ahead(b);
         sm90_box keys = {t->head / b.schedule->shares, t->k_token, t->k_row};
-        keys.token += (t->first + tiles) * T::KEYS;
+        keys.token += (t->first + tiles - 1) * T::KEYS;
+        sm90_share next = sm90_share_of<T>(b, keys, end);
         for (int j = 0; j < tiles; j++) {
+            const sm90_share share = next;
             keys.token -= T::KEYS;
-            const sm90_share share = sm90_share_of<T>(b, keys, end);
+            if (j + 1 < tiles)
+                next = sm90_share_of<T>(b, keys, end);
             sm90_send_keys<T>(b, maps, sent, share);
             if (waits)
                 sm90_send_values<T>(b, maps, sent - 1, barrier, values);

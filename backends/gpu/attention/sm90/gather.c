@@ -1,0 +1,62 @@
+/* Which calls gather keys and values of pages, and that launch. */
+#include "backends/gpu/attention/kernels.h"
+#include "backends/gpu/attention/sm90/kernels.h"
+#include "backends/gpu/candidate.h"
+#include "backends/gpu/geometry.h"
+#include "common/math/attention.h"
+
+#include <string.h>
+
+/* Rows of queries of a key head from which it pays to gather keys of pages that copies take so many
+ * keys of, or fewer, and the most bytes. */
+enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384, GATHER_MOST = 256 << 20 };
+
+static int may_gather(const rope_attention_problem *p, int64_t rows) {
+    return p->cache == ROPE_CACHE_TABLE &&
+           rows >= (sm90_page_of(p) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
+}
+
+static double bytes_of(const gpu_attention_sizes *s, int32_t dim) {
+    return 2.0 * dim * (double)s->sequences * (double)s->k_tokens * (double)s->k_heads;
+}
+
+/* Smaller calls may have fewer heads of k, hence more rows of each. */
+size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    const double bytes = bytes_of(s, p->head_dim + p->v_head_dim);
+    return !may_gather(p, s->tokens * s->q_heads) ? 0
+           : bytes < GATHER_MOST                  ? (size_t)bytes
+                                                  : GATHER_MOST;
+}
+
+int sm90_gathers(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    return s->k_heads > 0 && may_gather(p, s->tokens * (s->q_heads / s->k_heads)) &&
+           bytes_of(s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
+}
+
+static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operand *o, int32_t dim,
+                             void *data) {
+    const int64_t stride[5] = {call->k_tokens * o->heads * dim, o->heads * dim, dim, dim, 1};
+    o->cache = data;
+    memcpy(o->cache_stride, stride, sizeof stride);
+    return (sm90_gathered){data, call->k_tokens};
+}
+
+gpuError_t sm90_launch_gather(const gpu_sm90_call *l, const gpu_attention_sizes *s,
+                              rope_attention_call *rows) {
+    const rope_attention_problem *p = l->problem;
+    int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
+    sm90_gathered keys = rows_of(rows, &rows->k, p->head_dim, l->memory.gathered),
+                  values = rows_of(rows, &rows->v, p->v_head_dim,
+                                   (char *)l->memory.gathered + (size_t)bytes_of(s, p->head_dim));
+    void *arguments[] = {(void *)(uintptr_t)p,
+                         (void *)(uintptr_t)l->call,
+                         (void *)(uintptr_t)&l->memory.failed,
+                         &few,
+                         &keys,
+                         &values};
+    const int64_t tiles = s->sequences * gpu_divide_up(s->k_tokens, SM90_GATHERED);
+    const dim3 grid = {(uint32_t)gpu_at_most(tiles, INT32_MAX), 1, 1},
+               block = {GPU_ATTENTION_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_gather_kernel, grid, block, arguments, 0, l->stream,
+                             l->follows_early);
+}
