@@ -11,7 +11,7 @@
  * keys of, or fewer, and the most bytes. */
 enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384, GATHER_MOST = 256 << 20 };
 
-static int may_gather(const rope_attention_problem *p, int64_t rows) {
+static int may_gather(const rope_attention_problem *p, double rows) {
     return p->cache == ROPE_CACHE_TABLE &&
            rows >= (sm90_page_of(p) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
 }
@@ -23,13 +23,13 @@ static double bytes_of(const gpu_attention_sizes *s, int32_t dim) {
 /* Smaller calls may have fewer heads of k, hence more rows of each. */
 size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
     const double bytes = bytes_of(s, p->head_dim + p->v_head_dim);
-    return !may_gather(p, s->tokens * s->q_heads) ? 0
-           : bytes < GATHER_MOST                  ? (size_t)bytes
-                                                  : GATHER_MOST;
+    return !may_gather(p, (double)s->tokens * (double)s->q_heads) ? 0
+           : bytes < GATHER_MOST                                  ? (size_t)bytes
+                                                                  : GATHER_MOST;
 }
 
 int sm90_gathers(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    return s->k_heads > 0 && may_gather(p, s->tokens * (s->q_heads / s->k_heads)) &&
+    return s->k_heads > 0 && may_gather(p, (double)s->tokens * (double)(s->q_heads / s->k_heads)) &&
            bytes_of(s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
 }
 
