@@ -285,6 +285,73 @@ def test_cuda_graph_follows_its_lengths_and_pages() -> None:
         assert torch.equal(out, ropekit.attention(q, **cache))
 
 
+def captured(step: Any, device: str) -> Any:
+    """step as a graph of a stream of its own, or as it is on a CPU; both give the same tensor."""
+    if device == "cpu":
+        return step
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    step()  # makes the plans
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        out = step()
+
+    def replay() -> torch.Tensor:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graph.replay()
+        torch.cuda.current_stream().wait_stream(stream)
+        return out
+
+    return replay
+
+
+def test_steps_of_an_engine_have_the_bits_of_each_sequence_alone(device: str) -> None:
+    """Metadata as vLLM's: the new tokens of each sequence behind those in its pages, and padding
+    without slots or queries up to the size of the captured step."""
+    dtype, rows, room, page = torch.bfloat16, 4, 40, 16
+    kernel = "tiles" if device == "cuda" else "library"
+    pages = torch.zeros(12, KV, page, 2 * DIM, dtype=dtype, device=device)
+    k_cache, v_cache = pages.transpose(1, 2).split(DIM, -1)
+    q, k, v = (torch.zeros(room, n, DIM, dtype=dtype, device=device) for n in (HEADS, KV, KV))
+    starts = torch.zeros(rows + 1, dtype=torch.int32, device=device)
+    lengths = torch.zeros(rows, dtype=torch.int32, device=device)
+    table = torch.tensor([[7, 2, 0], [1, 9, 3], [11, 4, 5], [6, 10, 8]], dtype=torch.int32)
+    pages_of, slots = table.to(device), torch.full((room,), -1, device=device)
+
+    def step() -> torch.Tensor:
+        ropekit.append(None, k, v, k_cache=k_cache, v_cache=v_cache, slots=slots, rotation="off")
+        return ropekit.attention(
+            q, k_cache=k_cache, v_cache=v_cache, block_table=pages_of, cu_seqlens=starts,
+            k_lengths=lengths, rotate="none", window=20, kernel=kernel,
+        )  # fmt: skip
+
+    run = captured(step, device)
+    kept: list[list[torch.Tensor]] = [[k[:0], v[:0]] for _ in range(rows)]
+    for new in ([19, 7, 1], [1, 1, 14, 20], [1, 1, 1, 1], [0, 4, 1]):
+        before = [len(x[0]) for x in kept]
+        for x in (q, k, v):
+            x.normal_()
+        ends = torch.tensor([0, *new] + [0] * (rows - len(new))).cumsum(0)
+        starts.copy_(ends)
+        lengths.zero_()
+        slots.fill_(-1)
+        for i, n in enumerate(new):
+            own = slice(int(ends[i]), int(ends[i + 1]))
+            kept[i] = [torch.cat(pair) for pair in zip(kept[i], (k[own], v[own]), strict=True)]
+            at = torch.arange(before[i], before[i] + n)
+            lengths[i] = before[i] + n
+            slots[own] = (table[i, at // page] * page + at % page).to(device)
+        out = run()
+        for i, n in enumerate(new):
+            own = slice(int(ends[i]), int(ends[i + 1]))
+            if n:
+                alone = ropekit.attention(
+                    q[own][None], *(x[None] for x in kept[i]), rotate="none", window=20,
+                    kernel=kernel,
+                )  # fmt: skip
+                assert torch.equal(out[own], alone[0]), (new, i)
+
+
 @needs_cuda
 def test_a_page_out_of_range_raises_the_flag() -> None:
     q = torch.randn(2, 1, HEADS, DIM, device="cuda").bfloat16()

@@ -13,8 +13,9 @@ import ranks
 import ropekit
 import torch
 from distributed_cases import Case
-from ropekit.distributed import Call, Layout, Rates, costs
+from ropekit.distributed import Call, Layout, Rates, _attention, _costs, costs
 from ropekit.distributed.__main__ import main
+from ropekit.distributed._local import Inputs, Local
 from torch import Tensor
 
 pytestmark = pytest.mark.compiles  # its processes take seconds to begin
@@ -51,11 +52,25 @@ CASES = {
 METHODS = ("allgather", "ulysses", "ring")
 # Heads that the ranks divide, but for 8 ranks, of which four share a key head.
 OF_RANKS = {
-    1: {"causal": Case(), "packed": Case(cu_seqlens=(0, 9, 9, 30, 51), sinks=True)},
+    1: {
+        "causal": Case(),
+        "packed": Case(cu_seqlens=(0, 9, 9, 30, 51), sinks=True),
+        "bf16": Case(dtype=torch.bfloat16),
+        "f16": Case(dtype=torch.float16),
+    },
     2: CASES,
-    3: {"causal": Case(heads=(6, 3)), "bf16": Case(heads=(6, 6), dtype=torch.bfloat16)},
+    3: {
+        "causal": Case(heads=(6, 3)),
+        "bf16": Case(heads=(6, 6), dtype=torch.bfloat16),
+        "f16": Case(heads=(6, 3), dtype=torch.float16),
+    },
     4: CASES,
-    8: {"causal": Case(heads=(8, 2)), "few tokens": Case(tokens=3, heads=(8, 8))},
+    8: {
+        "causal": Case(heads=(8, 2)),
+        "few tokens": Case(tokens=3, heads=(8, 8)),
+        "bf16": Case(heads=(8, 8), dtype=torch.bfloat16),
+        "f16": Case(heads=(8, 2), dtype=torch.float16),
+    },
 }
 
 
@@ -208,6 +223,42 @@ def test_costs_follow_from_sizes_and_rates() -> None:
     assert str(costs(call, fast)).split()[0] == "predicted"
     with pytest.raises(ValueError, match="ranks is 0; allowed is > 0"):
         costs(replace(call, ranks=0), rates)
+
+
+def test_rates_of_auto_are_those_of_long_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of few tokens does not fill a device; this one takes 100 us whatever is computed."""
+    local = Local(Layout(20000, 0, 1), _attention._checked("", Layout(20000, 0, 1)))
+    call = Call(tokens=20000, ranks=1, heads=2, k_heads=1, head_dim=16)
+    x = Inputs(*(torch.zeros(1, 1, heads, 16) for heads in (2, 1, 1)), None)
+    floor, peak = 1e-4, 1e11
+    lengths: list[int] = []
+
+    def timed(function: Any, _: Any) -> float:
+        lengths.append(function.args[0].q.shape[1])
+        return floor + replace(call, tokens=lengths[-1]).flops / peak
+
+    monkeypatch.setattr(_costs, "_time", timed)
+    found = 1 / _costs._attend(local, x, call)
+    assert lengths == [256, 1024, 4096] and found == pytest.approx(peak, rel=0.02)
+    few = Local(Layout(300, 0, 2), local.settings)
+    lengths.clear()
+    _costs._attend(few, x, replace(call, tokens=300))
+    assert lengths == [256]  # not more than a rank holds
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds", "keys"),
+    [
+        ("", None, 50),
+        ("mask=full", None, 100),
+        ("window=10", None, 10),
+        ("chunk=20", None, 10),
+        ("", (0, 20, 100), (20 * 10 + 80 * 40) / 100),
+    ],
+)
+def test_costs_count_keys_that_are_seen(options: str, bounds: Any, keys: float) -> None:
+    layout = Layout(100, 0, 2, "zigzag", bounds)
+    assert _costs._keys(Local(layout, _attention._checked(options, layout))) == keys
 
 
 def test_costs_of_many_devices_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -12,7 +14,7 @@ import torch.distributed as dist
 
 from ropekit.distributed._collectives import gather_now
 from ropekit.distributed._layout import Layout
-from ropekit.distributed._local import Inputs, Local
+from ropekit.distributed._local import Inputs, Local, Results
 from ropekit.distributed._methods import GROUPS, Ulysses
 
 Exact = Literal["allgather", "ulysses", "ring"]
@@ -82,6 +84,7 @@ class Call:
     element_bytes: int = 2
     causal: bool = True
     backward: bool = False
+    keys: float = 0  # that a query sees on average; 0: those before it, or all
 
     @property
     def row(self) -> float:
@@ -92,7 +95,8 @@ class Call:
     @property
     def flops(self) -> float:
         """Of one rank."""
-        pairs = self.tokens**2 / self.ranks * (0.5 if self.causal else 1)
+        keys = self.keys or self.tokens * (0.5 if self.causal else 1)
+        pairs = self.tokens / self.ranks * keys
         each = 2 * self.row / self.element_bytes * self.heads
         return pairs * each * (1 + _BACKWARD * self.backward)
 
@@ -142,16 +146,16 @@ def _seconds(sent: float, times: int, rates: Rates) -> float:
 
 # ---- method="auto" ----
 
+_LONG = 2e-3  # seconds
+_MOVED = {"cpu": 1 << 22, "cuda": 1 << 25}  # elements of a large block, of all ranks
 _measured: dict[Any, Rates] = {}
 
 
 def choose(local: Local, x: Inputs, derives: bool) -> Costs:
-    """The costs of a call, by rates that are measured once for a group, a type and sizes of heads.
-    Every rank has the same."""
+    """The costs of a call, by rates that are measured once for a group, a type, sizes of heads, and
+    with a backward or without. Every rank has the same."""
     layout, q = local.layout, x.q
-    key = layout.group, q.device, q.dtype, q.shape[2:], x.k.shape[2], x.v.shape[3]
-    if key not in _measured:
-        _measured[key] = _measure(local, x)
+    key = layout.group, q.device, q.dtype, q.shape[2:], x.k.shape[2], x.v.shape[3], derives
     call = Call(
         tokens=layout.tokens,
         ranks=layout.ranks,
@@ -163,27 +167,60 @@ def choose(local: Local, x: Inputs, derives: bool) -> Costs:
         element_bytes=q.element_size(),
         causal=local.settings.causal,
         backward=derives,
+        keys=_keys(local),
     )
+    if key not in _measured:
+        _measured[key] = _measure(local, x, call)
     return costs(call, _measured[key])
 
 
-def _measure(local: Local, x: Inputs, tokens: int = 1024, count: int = 1 << 20) -> Rates:
+def _keys(local: Local) -> float:
+    """How many keys a query sees on average."""
+    layout, own = local.layout, local.settings
+    bounds = layout.cu_seqlens or (0, layout.tokens)
+    most = float("inf") if own.window is None else own.window + (own.window_right or 0)
+    total = 0.0
+    for length in (end - start for start, end in pairwise(bounds)):
+        chunk = min(length, own.chunk or length)
+        total += length * min(chunk * (0.5 if own.causal else 1), most)
+    return total / layout.tokens
+
+
+def _measure(local: Local, x: Inputs, call: Call) -> Rates:
     """The slowest rank's rates, of attention and of gathers of small and large blocks."""
     layout, device = local.layout, x.q.device
-    q, k, v = (each.new_zeros((1, tokens, *each.shape[2:])) for each in x[:3])
-    alone = Local(Layout(tokens, 0, 1), local.settings)
-    whole = range(tokens)
-    attend = _time(lambda: alone.forward(Inputs(q, k, v, None), whole, whole), device)
+    count = _MOVED[device.type] // layout.ranks
     small, large = (
-        _time(lambda n=n: gather_now(q.new_zeros(n), layout.ranks, layout.group), device)
+        _time(lambda n=n: gather_now(x.q.new_zeros(n), layout.ranks, layout.group), device)
         for n in (1, count)
     )
-    took = torch.tensor([attend, small, large], device=device)
+    per_operation = _attend(local, x, call)
+    took = torch.tensor([per_operation, small, large], device=device, dtype=torch.float64)
     dist.all_reduce(took, dist.ReduceOp.MAX, group=layout.group)
-    attend, small, large = took.tolist()
-    call = Call(tokens, 1, q.shape[2], k.shape[2], q.shape[3], v.shape[3])
-    sent = (layout.ranks - 1) * count * q.element_size()
-    return Rates(call.flops / attend, max(sent, 1) / max(large - small, 1e-9), small)
+    per_operation, small, large = took.tolist()
+    sent = (layout.ranks - 1) * count * x.q.element_size()
+    return Rates(1 / per_operation, max(sent, 1) / max(large - small, 1e-9), small)
+
+
+def _attend(local: Local, x: Inputs, call: Call) -> float:
+    """Seconds an operation on this rank alone, of the first length that takes it _LONG, or of as
+    many tokens as it has: short calls do not fill a GPU."""
+    random = torch.Generator(x.q.device).manual_seed(0)  # zeros would cost a GPU less power
+    tokens, most = 256, max(local.layout.counts)
+    while True:
+        sizes = ((1, tokens, *each.shape[2:]) for each in x[:3])
+        q, k, v = (x.q.new_empty(size).normal_(generator=random) for size in sizes)
+        alone, whole = Local(Layout(tokens, 0, 1), local.settings), range(tokens)
+
+        def attend(x: Inputs, alone: Local = alone, whole: range = whole) -> None:
+            out, lse = alone.forward(x, whole, whole)
+            if call.backward:
+                alone.backward(Results(out, out, lse), x, whole, whole)
+
+        took = _time(partial(attend, Inputs(q, k, v, None)), q.device)
+        if took > _LONG or tokens >= most:
+            return took / replace(call, tokens=tokens, ranks=1, batch=1, keys=_keys(alone)).flops
+        tokens *= 4
 
 
 def _time(function: Any, device: torch.device) -> float:

@@ -272,6 +272,33 @@ def figures(runs):
     return "\n\n".join([*parts, "## Runs", markdown(run_rows(runs))])
 
 
+def parallel(found):
+    """Of results of scripts/context_parallel.py: each method beside one device and its prediction."""
+    parts = []
+    for run in found:
+        device = f"{run['ranks']} x {run['device']}, {run['backend'].upper()}"
+        heads = "/".join(map(str, run["heads"]))
+        heading = f"## {device}: {heads} heads of {run['head_dim']}, {run['dtype'].removeprefix('torch.')}"
+        rows = [["tokens", "pass", "", "measured", "of one device's speed", "exposed", "predicted", "exposed"]]
+        for length in run["lengths"]:
+            for name in ("forward", "forward and backward"):
+                times = length.get(name, {})
+                rows += parallel_rows([str(length["tokens"]), name], times)
+        parts += [heading, markdown(rows)]
+    return "\n\n".join(parts) or NONE
+
+
+def parallel_rows(case, times):
+    one = times.get("one device", {}).get("s")
+    for method, row in times.items():
+        if "refused" in row:
+            yield [*case, method, row["refused"], "-", "-", "-", "-"]
+            continue
+        keys = ("exposed_s", "predicted_s", "predicted_exposed_s")
+        told = (duration(row[k] * 1e9) if row.get(k) else "0" if k in row else "-" for k in keys)
+        yield [*case, method, duration(row["s"] * 1e9), f"{one / row['s']:.2f}x", *told]
+
+
 def summary(runs):
     """The Markdown summary of some runs."""
     marks = ", ".join(MARKS.values())
