@@ -53,7 +53,11 @@ MODELS = {
     "gpt_oss": ("GptOss", _WINDOW | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "llama4": ("Llama4", _CHUNK | {"num_local_experts": 4, "intermediate_size_mlp": 192}),
 }
-PARTLY = {  # what vLLM keeps a part of
+PARTLY = {  # what vLLM keeps a part of, and experts, whose products depend on the batch, left out
+    "llama4_dense": (
+        "Llama4",
+        _CHUNK | {"interleave_moe_layer_step": 8, "intermediate_size_mlp": 192},
+    ),
     "deepseek": ("DeepseekV2", _LATENT | {"num_hidden_layers": 1, "first_k_dense_replace": 1}),
     "phi3": (
         "Phi3",
@@ -73,7 +77,7 @@ PARTLY = {  # what vLLM keeps a part of
 def save(name: str, folder: str) -> str:
     """A model of random weights, which tell tokens well apart, as files."""
     kind, fields = (MODELS | PARTLY)[name]
-    text = "Text" if name in {"gemma3", "llama4"} else ""
+    text = "Text" if name in {"gemma3", "llama4", "llama4_dense"} else ""
     config = getattr(transformers, f"{kind}{text}Config")(**_SIZES | fields)
     torch.manual_seed(0)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).float()

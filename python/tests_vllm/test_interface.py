@@ -102,6 +102,15 @@ def test_step(within, by_head, stored, padding):
         first += n
 
 
+def test_another_cache_is_another(within):
+    impl = _attention_of()
+    for cache in (_pages(torch.float32, True), _pages(torch.float32, True)):
+        for _ in range(2):
+            k_cache, v_cache = impl._caches(cache)
+            assert k_cache.data_ptr() == cache.data_ptr()
+            assert v_cache.data_ptr() == cache.data_ptr() + _DIM * cache.element_size()
+
+
 def test_chunks(within):
     """A chunk of keys, of which vLLM makes a sequence, has the bits of the field `chunk`."""
     impl, cache = _attention_of(), _pages(torch.float32, True)

@@ -11,9 +11,11 @@ from vllm.model_executor.layers.linear import LinearBase
 _PROMPTS = engines.prompts([70, 3, 33, 150, 64, 17, 1, 90, 41, 128, 5, 77, 12, 100, 29, 61])
 _BATCHES = (2, 3, 4, 8, 16)
 # Of the projections around attention: docs/python.md has what PyTorch's and oneDNN's do.
-_CASES = [  # name, dtype, and how far from float32 log-probabilities may be
-    ("llama", "float16", 0.05),
-    ("gemma2", "bfloat16", 0.3),
+_CASES = [  # name, types of the model and its cache, how far from float32 log-probabilities may be
+    ("llama", "float16", {}, 0.05),
+    ("llama", "float16", {"kv_cache_dtype": "fp8"}, 1.0),
+    ("gemma2", "bfloat16", {}, 0.3),
+    ("llama4_dense", "float32", {}, 1e-4),
 ]
 
 
@@ -45,10 +47,11 @@ def _off(found, known) -> float:
     return max(float((a[1] - b[1])[: len(x) - 1].abs().max()) for x, a, b in compared)
 
 
-@pytest.mark.parametrize(("name", "dtype", "bound"), _CASES)
-def test_batches(name, dtype, bound, saved, own):
+@pytest.mark.parametrize("case", _CASES, ids=lambda case: "-".join(map(str, case[:2])))
+def test_batches(case, saved, own):
+    name, dtype, options, bound = case
     known = own(name)
-    with engines.engine(saved(name), dtype=dtype, enable_chunked_prefill=True) as llm:
+    with engines.engine(saved(name), dtype=dtype, enable_chunked_prefill=True, **options) as llm:
         assert _off(engines.run(llm, engines.PROMPTS, new=12), known) < bound
         _check_projections(llm)
         alone = [engines.run(llm, [x])[0] for x in _PROMPTS]

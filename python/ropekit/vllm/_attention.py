@@ -148,6 +148,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         self.sliding_window, self.sinks = given["sliding_window"], given.get("sinks")
         self.attn_type = given["attn_type"]
         self.kv_sharing_target_layer_name = given["kv_sharing_target_layer_name"]
+        self._pages: Tensor | None = None
         self._config = Config(
             rotate="none",
             scale=self.scale,
@@ -173,8 +174,8 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         tokens = attn_metadata.num_actual_tokens
         k_cache, v_cache = self._caches(kv_cache)
         k_scale, v_scale = self._scales(layer)
-        output[:tokens] = attention(
-            query[:tokens],
+        found = attention(
+            _first(query, tokens),
             cu_seqlens=attn_metadata.query_start_loc,
             k_lengths=attn_metadata.seq_lens,
             k_cache=k_cache,
@@ -186,6 +187,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]
             causal=None if attn_metadata.causal else False,
             config=self._config,
         )
+        _first(output, tokens).copy_(found)
         return output
 
     def do_kv_cache_update(
@@ -196,8 +198,8 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         k_scale, v_scale = self._scales(layer)
         append(
             None,
-            key[:tokens],
-            value[:tokens],
+            _first(key, tokens),
+            _first(value, tokens),
             k_cache=k_cache,
             v_cache=v_cache,
             slots=slot_mapping,
@@ -278,9 +280,9 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         k_cache, v_cache = self._caches(kv_cache)
         k_scale, v_scale = self._scales(layer)
         append(
-            *(x[:tokens] for x in parts),
-            q_out=outs[0][:tokens],
-            k_out=outs[1][:tokens],
+            *(_first(x, tokens) for x in parts),
+            q_out=_first(outs[0], tokens),
+            k_out=_first(outs[1], tokens),
             k_cache=k_cache,
             v_cache=v_cache,
             slots=slots,
@@ -297,15 +299,22 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         )
 
     def _caches(self, kv_cache: Tensor) -> Any:
-        """Pages of keys and of values, [page, slot, head, element]."""
-        if self.kv_cache_dtype in _STORED:
-            kv_cache = kv_cache.view(_STORED[self.kv_cache_dtype])
-        return kv_cache.transpose(1, 2).split(self.head_size, -1)
+        """Pages of keys and of values, [page, slot, head, element], made once for a cache."""
+        if self._pages is not kv_cache:
+            self._pages = kv_cache
+            if self.kv_cache_dtype in _STORED:
+                kv_cache = kv_cache.view(_STORED[self.kv_cache_dtype])
+            self._parts = kv_cache.transpose(1, 2).split(self.head_size, -1)
+        return self._parts
 
     def _scales(self, layer: Any) -> tuple[Tensor | None, Tensor | None]:
         if self.kv_cache_dtype in _STORED:
             return layer._k_scale, layer._v_scale
         return None, None
+
+
+def _first(x: Tensor, tokens: int) -> Tensor:
+    return x if x.shape[0] == tokens else x[:tokens]
 
 
 _NAMES = {  # of a layer's arguments, in vLLM's order, with what they are where left out
