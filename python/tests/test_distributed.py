@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import distributed_cases
@@ -16,6 +17,7 @@ from distributed_cases import Case
 from ropekit.distributed import Call, Layout, Rates, _attention, _costs, costs
 from ropekit.distributed.__main__ import main
 from ropekit.distributed._local import Inputs, Local
+from ropekit.distributed._methods import groups_of
 from torch import Tensor
 
 pytestmark = pytest.mark.compiles  # its processes take seconds to begin
@@ -206,7 +208,7 @@ def test_a_killed_rank_is_an_error_of_the_others(method: str) -> None:
 
 
 def test_costs_follow_from_sizes_and_rates() -> None:
-    call = Call(tokens=1000, ranks=4, heads=8, k_heads=4, head_dim=64)
+    call = Call(tokens=1000, ranks=4, heads=8, k_heads=4, head_dim=64, device="cpu")
     rates = Rates(flops=1e12, bandwidth=1e6, latency=0.0)
     found = {row.method: row for row in costs(call, rates).rows}
     keys = 250 * 4 * (64 + 64) * 2  # bytes of a rank's keys and values
@@ -259,6 +261,22 @@ def test_rates_of_auto_are_those_of_long_calls(monkeypatch: pytest.MonkeyPatch) 
 def test_costs_count_keys_that_are_seen(options: str, bounds: Any, keys: float) -> None:
     layout = Layout(100, 0, 2, "zigzag", bounds)
     assert _costs._keys(Local(layout, _attention._checked(options, layout))) == keys
+
+
+def test_a_group_of_keys_is_worth_its_calls() -> None:
+    assert groups_of(1 << 20, 8, 2, "cpu") == groups_of(1 << 31, 8, 2, "cuda") == 4
+    assert groups_of(1 << 30, 8, 2, "cuda") == 2 and groups_of(1 << 31, 1, 2, "cuda") == 1
+    assert groups_of(1 << 20, 8, 2, "cuda") == groups_of(1 << 31, 8, 1, "cuda") == 1
+
+
+def test_the_plan_in_the_page_is_the_model_s(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/figures.md").read_text()
+    found = re.search(
+        r"<!-- begin: plan -->\n    python -m ropekit.distributed (.*)\n\n(.*)\n<!--", page, re.S
+    )
+    assert found
+    main(found[1].split("\n")[0].split())
+    assert capsys.readouterr().out.strip() == found[2].strip(), "run scripts/update_documents --run"
 
 
 def test_costs_of_many_devices_are_told(capsys: pytest.CaptureFixture[str]) -> None:

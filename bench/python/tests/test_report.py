@@ -171,6 +171,29 @@ def test_a_prompt_is_shown_beside_the_same_that_had_rotated(make):
     assert "tax against length" in documents.figures([results.short(make(records, "GPU"))])
 
 
+def test_several_devices_are_shown_beside_one_and_what_was_predicted():
+    times = {
+        "one device": {"s": 0.02},
+        "ring": {"s": 0.0125, "exposed_s": 1e-3, "predicted_s": 0.01, "predicted_exposed_s": 0.0},
+        "PyTorch": {"refused": "no"},
+    }
+    assert list(documents.parallel_rows(["8", "forward"], times)) == [
+        ["8", "forward", "one device", "20 ms", "1.00x", "-", "-", "-"],
+        ["8", "forward", "ring", "12.5 ms", "1.60x", "1 ms", "10 ms", "0"],
+        ["8", "forward", "PyTorch", "no", "-", "-", "-", "-"],
+    ]
+    run = {
+        "ranks": 2,
+        "device": "GPU",
+        "backend": "nccl",
+        "heads": [4, 2],
+        "head_dim": 8,
+        "dtype": "torch.half",
+    }
+    told = documents.parallel([run | {"lengths": [{"tokens": 8, "forward": times}]}])
+    assert told.startswith("### 2 x GPU, NCCL: 4/2 heads of 8, half") and "| ring " in told
+
+
 def test_a_token_decoded_in_one_call_is_shown_beside_what_does_less(make):
     took = {"ropekit": 2e-5, "ropekit.decode": 1e-5, "ropekit + cuDNN": 3e-5, "FlashAttention 3": 4e-5}
     records = attentions("decode, 8K keys", 1, took, rotate="q", kv_cache="table")

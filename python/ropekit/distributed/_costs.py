@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ropekit.distributed._collectives import gather_now
 from ropekit.distributed._layout import Layout
 from ropekit.distributed._local import Inputs, Local, Results
-from ropekit.distributed._methods import GROUPS, Ulysses
+from ropekit.distributed._methods import Ulysses, groups_of
 
 Exact = Literal["allgather", "ulysses", "ring"]
 _BACKWARD = 2.5  # products of a backward, of those of a forward
@@ -84,6 +84,7 @@ class Call:
     element_bytes: int = 2
     causal: bool = True
     backward: bool = False
+    device: str = "cuda"
     keys: float = 0  # that a query sees on average; 0: those before it, or all
 
     @property
@@ -120,7 +121,8 @@ def _rows(call: Call, rates: Rates) -> Iterator[Cost]:
     blocks = others * own * call.k_heads * call.row  # of all other ranks' keys and values
     # allgather: the first group of heads is waited for; the backward gathers again, and sums
     sent = blocks * (1 + 2 * call.backward)
-    groups = min(call.k_heads, GROUPS)
+    pairs = call.batch * call.heads * call.tokens**2 / ranks / 2
+    groups = groups_of(pairs, call.k_heads, ranks, call.device)
     took = _seconds(sent, others and groups * (1 + 2 * call.backward), rates)
     exposed = took / groups + max(0.0, (took - compute) * (groups - 1) / groups)
     held = call.tokens * call.k_heads * call.row * min(2, groups) / groups
@@ -167,6 +169,7 @@ def choose(local: Local, x: Inputs, derives: bool) -> Costs:
         element_bytes=q.element_size(),
         causal=local.settings.causal,
         backward=derives,
+        device=q.device.type,
         keys=_keys(local),
     )
     if key not in _measured:

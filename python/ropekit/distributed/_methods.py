@@ -18,8 +18,10 @@ from ropekit.distributed._collectives import Transfer, exchange, gather, pass_on
 from ropekit.distributed._layout import Layout
 from ropekit.distributed._local import Inputs, Local, Results
 
-# Groups of key heads in which allgather and ulysses move, so that one moves while another attends.
+# Groups of key heads in which allgather moves, so that one moves while another attends.
 GROUPS = 4
+# A smaller group, in pairs of a query head's token and a key, would wait for the host.
+_LEAST_PAIRS = {"cuda": 1 << 29}
 
 Forward = tuple[Tensor, Tensor, Sequence[Tensor]]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -67,6 +69,14 @@ def _sum(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     return total.to(dtype)
 
 
+def groups_of(pairs: float, k_heads: int, ranks: int, device: str) -> int:
+    """Groups for so many pairs on a rank."""
+    if ranks == 1:
+        return 1
+    worth = pairs // _LEAST_PAIRS[device] if device in _LEAST_PAIRS else GROUPS
+    return max(1, min(GROUPS, k_heads, int(worth)))
+
+
 class AllGather:
     """Every rank receives all keys and values, and attends with its own queries.
 
@@ -110,7 +120,8 @@ class AllGather:
     def _gathered(self, x: Inputs) -> Iterator[tuple[slice, slice, Inputs]]:
         """Query heads, key heads, and k and v of all tokens; the next heads are on their way."""
         heads, ratio = x.k.shape[2], x.q.shape[2] // x.k.shape[2]
-        size = -(-heads // GROUPS)
+        pairs = x.q.shape[0] * x.q.shape[2] * self.layout.tokens**2 / self.layout.ranks / 2
+        size = -(-heads // groups_of(pairs, heads, self.layout.ranks, x.q.device.type))
         groups = [slice(i, min(i + size, heads)) for i in range(0, heads, size)]
         parts = [(x.k[:, :, group], x.v[:, :, group]) for group in groups]
         after = self._start(*parts[0])

@@ -278,8 +278,10 @@ def parallel(found):
     for run in found:
         device = f"{run['ranks']} x {run['device']}, {run['backend'].upper()}"
         heads = "/".join(map(str, run["heads"]))
-        heading = f"## {device}: {heads} heads of {run['head_dim']}, {run['dtype'].removeprefix('torch.')}"
-        rows = [["tokens", "pass", "", "measured", "of one device's speed", "exposed", "predicted", "exposed"]]
+        heading = f"### {device}: {heads} heads of {run['head_dim']}, {run['dtype'].removeprefix('torch.')}"
+        rows = [
+            ["tokens", "pass", "", "measured", "of one device's speed", "exposed", "predicted", "exposed"]
+        ]
         for length in run["lengths"]:
             for name in ("forward", "forward and backward"):
                 times = length.get(name, {})
@@ -295,7 +297,7 @@ def parallel_rows(case, times):
             yield [*case, method, row["refused"], "-", "-", "-", "-"]
             continue
         keys = ("exposed_s", "predicted_s", "predicted_exposed_s")
-        told = (duration(row[k] * 1e9) if row.get(k) else "0" if k in row else "-" for k in keys)
+        told = (duration(row[k] * 1e9) if row.get(k, 0) > 0 else "0" if k in row else "-" for k in keys)
         yield [*case, method, duration(row["s"] * 1e9), f"{one / row['s']:.2f}x", *told]
 
 
