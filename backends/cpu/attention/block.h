@@ -78,8 +78,9 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
 /* `count` rows by a panel of keys. */
 CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
                               const prefetch_rows *prefetch) {
+    waiting_nodes waiting;
     for (int chain = 0, n = 0; chain < chains_of(dim); chain++) {
-        add_chain(count, chain, q, dim, dim, panel, s, KEYS);
+        add_chain(count, chain, q, dim, dim, panel, waiting, s, KEYS);
         for (int i = 0; i < PANEL / CHAINS; i++)
             prefetch_row(prefetch, n++);
     }

@@ -121,31 +121,24 @@ CPU_INLINE void multiply_segment(int dtype, int count, int vectors, const float 
         multiply_last(dtype, count, vectors, q + d, q_row, keys, at + d * size, n - d, sum);
 }
 
-/* Scores of the keys that are i-th in their vectors. */
-CPU_INLINE simd_f32 load_scores(const float *scores, int i) {
-    if (IN_VECTOR == 1)
-        return simd_load_f(scores);
-    const simd_f32 a = simd_load_f(scores), b = simd_load_f(scores + SIMD_LANES);
-    return i == 0 ? simd_even(a, b) : simd_odd(a, b);
+/* Sums of CHAINS neighbours of as many vectors. */
+CPU_INLINE simd_f32 join_chains(const simd_f32 x[CHAINS]) {
+#if SIMD_LANES == 4
+    return simd_even(simd_even(x[0], x[1]) + simd_odd(x[0], x[1]),
+                     simd_even(x[2], x[3]) + simd_odd(x[2], x[3])) +
+           simd_odd(simd_even(x[0], x[1]) + simd_odd(x[0], x[1]),
+                    simd_even(x[2], x[3]) + simd_odd(x[2], x[3]));
+#else
+    return simd_add_eights(x);
+#endif
 }
 
-/* Adds the chains of a panel of keys to their scores, in order; the first segment's are stored. */
+/* The chains of a panel of keys to their scores; the first segment's are stored, others are added.
+ */
 CPU_INLINE void add_lanes(int first, const simd_f32 *chains, float *scores) {
-    for (int v = 0; v < VECTORS; v += SIMD_LANES, scores += SIMD_LANES * IN_VECTOR) {
-        simd_u32 x[SIMD_LANES];
-        simd_f32 sum[2];
-        memcpy(x, chains + v, sizeof x);
-        simd_transpose(x);
-        for (int i = 0; i < IN_VECTOR; i++) {
-            sum[i] = (simd_f32)x[i * CHAINS];
-            if (!first)
-                sum[i] += load_scores(scores, i);
-            for (int c = 1; c < CHAINS; c++)
-                sum[i] += (simd_f32)x[i * CHAINS + c];
-        }
-        simd_store_f(scores, IN_VECTOR == 1 ? sum[0] : simd_low(sum[0], sum[1]));
-        if (IN_VECTOR == 2)
-            simd_store_f(scores + SIMD_LANES, simd_high(sum[0], sum[1]));
+    for (int v = 0; v < VECTORS; v += CHAINS, scores += SIMD_LANES) {
+        const simd_f32 sum = join_chains(chains + v);
+        simd_store_f(scores, first ? sum : simd_load_f(scores) + sum);
     }
 }
 
@@ -200,13 +193,6 @@ CPU_INLINE void load_sums(int count, const float *from, int64_t stride, group_su
         for (int part = 0; part < 2; part++)
             sum[r][part] =
                 from ? simd_load_f(from + r * stride + part * SIMD_LANES) : (simd_f32){0};
-}
-
-CPU_INLINE void store_sums(int count, group_sum sum, float *to, int64_t stride) {
-#pragma GCC unroll 12
-    for (int r = 0; r < count; r++)
-        for (int part = 0; part < 2; part++)
-            simd_store_f(to + r * stride + part * SIMD_LANES, sum[r][part]);
 }
 
 /* PANEL elements of a value; those of bf16 are parted into even and odd ones, at half the cost. */

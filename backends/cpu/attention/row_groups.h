@@ -38,26 +38,50 @@ CPU_INLINE void multiply_on(int count, const float *a, int64_t a_row, int64_t a_
 
 /* Chains of a product of two rows, of SEGMENT elements after SEGMENT elements. A chain has each
  * CHAINS-th element of a segment, so that lanes can be the chains of a row as it lies in memory, or
- * the rows of a panel. Chains are added in their order. */
+ * the rows of a panel. A segment's are joined as neighbours of a tree, segments in their order. */
 CPU_INLINE int chains_of(int dim) {
     return (dim + SEGMENT - 1) / SEGMENT * CHAINS;
 }
 
-/* A chain of `count` rows by a panel; the first is stored, others are added to those before. */
+/* Of each level of the tree a node that waits for its neighbour. */
+typedef float waiting_nodes[3][GROUP][PANEL];
+
+_Static_assert(CHAINS <= 1 << 3, "as many levels");
+
+/* sum[i] = to[i] + sum[i]. */
+CPU_INLINE void add_stored(int count, const float *to, int stride, group_sum sum) {
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            sum[r][part] = simd_load_f(to + r * stride + part * SIMD_LANES) + sum[r][part];
+}
+
+CPU_INLINE void store_sums(int count, group_sum sum, float *to, int64_t stride) {
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            simd_store_f(to + r * stride + part * SIMD_LANES, sum[r][part]);
+}
+
+/* A chain of `count` rows by a panel; a segment's last one completes its part of the products. */
 CPU_INLINE void add_chain(int count, int chain, const float *rows, int64_t row, int dim,
-                          const float *panel, float *products, int stride) {
-    const int segment = chain / CHAINS * SEGMENT, first = segment + chain % CHAINS,
+                          const float *panel, waiting_nodes waiting, float *products, int stride) {
+    const int node = chain % CHAINS, segment = chain / CHAINS * SEGMENT, first = segment + node,
               last = segment + SEGMENT < dim ? segment + SEGMENT : dim;
     group_sum sum;
+    int level = 0;
     clear_sums(count, sum);
     multiply_on(count, rows + first, row, CHAINS, (last - first + CHAINS - 1) / CHAINS,
                 panel + first * PANEL, CHAINS * PANEL, sum);
-#pragma GCC unroll 12
-    for (int r = 0; r < count; r++)
-        for (int part = 0; part < 2; part++) {
-            float *at = products + r * stride + part * SIMD_LANES;
-            simd_store_f(at, chain == 0 ? sum[r][part] : simd_load_f(at) + sum[r][part]);
-        }
+    for (; node >> level & 1; level++)
+        add_stored(count, waiting[level][0], PANEL, sum);
+    if (node < CHAINS - 1) {
+        store_sums(count, sum, waiting[level][0], PANEL);
+        return;
+    }
+    if (segment > 0)
+        add_stored(count, products, stride, sum);
+    store_sums(count, sum, products, stride);
 }
 
 /* How many of the rows that are left: a count that has an instance. */

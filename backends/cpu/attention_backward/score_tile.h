@@ -40,10 +40,11 @@ static void cell_pack(const float *rows, int count, int n, int64_t stride, float
  * bits, as lse has their rounding. */
 CPU_INLINE void multiply_panels(int count, const float *rows, int64_t stride, int n,
                                 const float *panels, int from, int to, float *products) {
+    waiting_nodes waiting;
     for (int key = from / PANEL * PANEL; key < to; key += PANEL)
         for (int chain = 0; chain < chains_of(n); chain++)
-            add_chain(count, chain, rows, stride, n, panels + (int64_t)key * n, products + key,
-                      CELL);
+            add_chain(count, chain, rows, stride, n, panels + (int64_t)key * n, waiting,
+                      products + key, CELL);
 }
 
 static void cell_weigh(backward_cell *c, int gradients) {
