@@ -52,7 +52,10 @@ typedef struct attention_source {
     int64_t token, element;         /* strides in bytes; without a cache */
     int64_t head;                   /* bytes from a head to the next */
     int staged;                     /* elements do not lie side by side, or are of another type */
-    int which;
+    /* What is staged next, or NULL, of a cache: while a key is staged, that of so many later is
+     * prefetched from there, before `end`. */
+    const struct attention_source *next;
+    int64_t later, end;
 } attention_source;
 
 /* All of a context but its kernel, its workspace and what a task is. */

@@ -80,11 +80,38 @@ int64_t cpu_attention_run(const rope_attention_problem *p, int64_t key, int64_t 
     return run < count ? run : count;
 }
 
+/* Rows of a cache, key by key. */
+typedef struct row_cursor {
+    const char *at;
+    int64_t left; /* in a run, whose first this is */
+} row_cursor;
+
+/* Prefetches a head of a key. */
+static void prefetch_cached(const attention_context *ctx, const attention_source *from,
+                            const rope_attention_sequence *s, int64_t head, int64_t key,
+                            int64_t end, row_cursor *cursor) {
+    const rope_append_operand *o = from->operand;
+    const int size = cpu_store_size(from->steps->store_dtype);
+    if (key >= end)
+        return;
+    if (cursor->left == 0) {
+        const rope_place place = rope_key_place(ctx->problem, ctx->call, s, key);
+        cursor->at =
+            (const char *)o->cache + rope_cache_at(o, from->steps, &place, head, 0) * size;
+        cursor->left = cpu_attention_run(ctx->problem, key, place.slot, end - key);
+    }
+    for (int line = 0; line < from->steps->head_dim * size; line += 64)
+        __builtin_prefetch(cursor->at + line, 0, 2);
+    cursor->at += o->cache_stride[1] * size;
+    cursor->left--;
+}
+
 static void cached_rows(const attention_context *ctx, const attention_source *from,
                         const rope_attention_sequence *s, attention_part part, char *stage,
                         const char **rows) {
     const rope_append_operand *o = from->operand;
     const int64_t bytes = (int64_t)part.n * ctx->size, step = o->cache_stride[1] * ctx->size;
+    row_cursor next = {.left = 0};
     for (int done = 0; done < part.count;) {
         const int64_t key = part.key + done;
         rope_place place = rope_key_place(ctx->problem, ctx->call, s, key);
@@ -93,6 +120,9 @@ static void cached_rows(const attention_context *ctx, const attention_source *fr
                          rope_cache_at(o, from->steps, &place, part.head, part.first) * ctx->size;
         for (int64_t i = 0; i < run; i++, place.slot++, done++) {
             rows[done] = from->staged ? stage + done * bytes : at + i * step;
+            if (from->next)
+                prefetch_cached(ctx, from->next, s, part.head, key + i + from->later, from->end,
+                                &next);
             if (from->staged)
                 load_cached(ctx, from, &place, part.head, part.first, part.n, stage + done * bytes);
         }

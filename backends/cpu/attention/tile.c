@@ -188,6 +188,7 @@ static void run_split(tile_state *t, int64_t split) {
     const rope_key_range seen = t->tile->seen;
     const int64_t end = (split + 1) * CPU_ATTENTION_SPLIT;
     begin_rows(t);
+    t->source[0].end = t->source[1].end = end < seen.end ? end : seen.end;
     for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.end; k += CPU_ATTENTION_BLOCK)
         run_block(t, k, k + CPU_ATTENTION_BLOCK);
 }
@@ -284,6 +285,12 @@ static void fill_block(tile_state *t) {
     b->rescale = t->rescale;
 }
 
+/* Whether cached elements are staged though they lie side by side. */
+static int is_converted(const attention_source *from) {
+    return from->operand && from->staged && from->steps->dim_block == from->steps->head_dim &&
+           from->operand->cache_stride[4] == 1;
+}
+
 void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
                            char *memory) {
     const int empty = tile->seen.begin >= tile->seen.end;
@@ -304,6 +311,11 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
     for (int which = 0; which < 2; which++) {
         t.source[which] = attention_source_of(ctx, &tile->s, tile->head, which);
         t.block.step[which] = t.source[which].head;
+    }
+    if (is_converted(&t.source[0]) && is_converted(&t.source[1])) {
+        t.source[0].next = &t.source[1];
+        t.source[1].next = &t.source[0];
+        t.source[1].later = CPU_ATTENTION_BLOCK;
     }
     attention_queries(ctx, tile, t.stage, (char *)(uintptr_t)t.block.q);
     if (ctx->kernel->queries)

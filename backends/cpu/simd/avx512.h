@@ -13,6 +13,7 @@
 #define SIMD_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define SIMD_MASKS
 #define SIMD_SOME
+#define SIMD_ADD_EIGHTS
 #include "backends/cpu/simd/vector.h"
 
 CPU_INLINE __mmask16 simd_first(int count) {
@@ -43,6 +44,27 @@ CPU_INLINE simd_mask simd_has_bit(simd_u32 u, uint32_t bit) {
 
 CPU_INLINE simd_f32 simd_choose(simd_mask mask, simd_f32 a, simd_f32 b) {
     return (simd_f32)_mm512_mask_blend_ps(mask, (__m512)b, (__m512)a);
+}
+
+/* Sums of neighbours in each quarter: those of a, then those of b. */
+CPU_INLINE __m512 simd_add_in_quarters(simd_f32 a, simd_f32 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88),
+                         _mm512_shuffle_ps((__m512)a, (__m512)b, 0xdd));
+}
+
+/* Sums of eight neighbours each, as a balanced tree, of eight vectors: after two levels a quarter
+ * has those of four from that quarter of four vectors, and the third joins two quarters. */
+CPU_INLINE simd_f32 simd_add_eights(const simd_f32 x[8]) {
+    const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    __m512 four[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        four[i] =
+            simd_add_in_quarters((simd_f32)simd_add_in_quarters(x[4 * i], x[4 * i + 1]),
+                                 (simd_f32)simd_add_in_quarters(x[4 * i + 2], x[4 * i + 3]));
+    return (simd_f32)_mm512_permutexvar_ps(
+        order, _mm512_add_ps(_mm512_shuffle_f32x4(four[0], four[1], 0x88),
+                             _mm512_shuffle_f32x4(four[0], four[1], 0xdd)));
 }
 
 CPU_INLINE simd_f32 simd_swap(simd_f32 x) {
