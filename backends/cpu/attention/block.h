@@ -75,14 +75,13 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
 
 /* --- products --- */
 
-/* `count` rows by a panel of keys. */
+/* `count` rows by a panel of keys; beside each chain some lines are prefetched. */
 CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
-                              const prefetch_rows *prefetch) {
+                              int lines, prefetch_lines *prefetch) {
     waiting_nodes waiting;
-    for (int chain = 0, n = 0; chain < chains_of(dim); chain++) {
+    for (int chain = 0; chain < chains_of(dim); chain++) {
         add_chain(count, chain, q, dim, dim, panel, waiting, s, KEYS);
-        for (int i = 0; i < PANEL / CHAINS; i++)
-            prefetch_row(prefetch, n++);
+        prefetch_next(prefetch, lines);
     }
 }
 
@@ -116,23 +115,24 @@ CPU_INLINE void join_sums(int count, group_sum sum, const float *rescale, float 
 
 /* Scores of the rows of a head that begin at one, from a panel: one copy for every dtype. */
 static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, int key,
-                                       prefetch_rows *prefetch) {
+                                       prefetch_lines *prefetch) {
+    const int bytes = b->head_dim * cpu_dtype_size(b->dtype), chains = chains_of(b->head_dim);
+    int lines = (PANEL * ((bytes + 63) / 64) + chains - 1) / chains;
     for (int r = row, n; r < row + b->of_head; r += n) {
         n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         if (g.to <= key || g.from >= key + PANEL)
             continue;
         BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
-                                  b->scores + r * KEYS + key, prefetch))
-        prefetch->count = 0;
+                                  b->scores + r * KEYS + key, lines, prefetch))
+        lines = 0;
     }
 }
 
 CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
                            const char *const *rows) {
+    prefetch_lines prefetch = lines_from(b, rows, PANEL, PANEL, count, 0);
     for (int r = 0; r < b->rows; r += b->of_head) {
-        prefetch_rows prefetch;
-        rows_to_prefetch(b, rows, PANEL, PANEL, count, 0, r, &prefetch);
         if (has_few(b)) {
             score_few(dtype, b, r, key, count, rows, &prefetch);
             continue;

@@ -6,6 +6,7 @@
 #ifndef ROPEKIT_CPU_ATTENTION_FEW_ROWS_H
 #define ROPEKIT_CPU_ATTENTION_FEW_ROWS_H
 
+#include "backends/cpu/attention/prefetch.h"
 #include "backends/cpu/attention/row_groups.h"
 #include "backends/cpu/attention/weights.h"
 
@@ -18,42 +19,33 @@ CPU_INLINE int has_few(const cpu_attention_block *b) {
 /* Keys whose values are read together. */
 enum { FEW_KEYS = 32 };
 
-/* Rows to prefetch between products: many prefetches at once would wait for each other, and
- * products for them. */
-typedef struct prefetch_rows {
-    const char *row[FEW_KEYS];
-    int count, bytes; /* of a row */
-} prefetch_rows;
-
-/* Of `count` keys from i on of a list of K (which 0) or V, beyond its end of the list that is read
- * next, rows of the tile's heads: the share that a head has of them, in the order of memory. */
-CPU_INLINE void rows_to_prefetch(const cpu_attention_block *b, const char *const *rows, int i,
-                                 int count, int end, int which, int row, prefetch_rows *prefetch) {
-    const int heads = b->rows / b->of_head, all = end + b->ahead_count,
-              own = row / b->of_head * count;
-    int head = own % heads, n = 0;
-    prefetch->bytes = i >= end ? b->ahead_bytes
-                               : (which ? b->v_head_dim : b->head_dim) * cpu_dtype_size(b->dtype);
-    for (i += own / heads; n < count && i < all; n++) {
-        prefetch->row[n] =
-            i < end ? rows[i] + head * b->step[which] : b->ahead[i - end] + head * b->ahead_step;
-        if (++head == heads) {
-            head = 0;
-            i++;
-        }
-    }
-    prefetch->count = n;
+/* Of `count` keys from i on of a list of `all` keys of K (which 0) or V, or where they lie beyond
+ * it of the list that is read next. */
+CPU_INLINE prefetch_lines lines_from(const cpu_attention_block *b, const char *const *rows, int i,
+                                     int count, int all, int which) {
+    if (i >= all)
+        return lines_to_prefetch(b, 0, count);
+    const int heads = b->rows / b->of_head, dim = which ? b->v_head_dim : b->head_dim;
+    return (prefetch_lines){rows + i, rows + (all - i < count ? all : i + count), 0,
+                            (heads - 1) * b->step[which] + dim * cpu_dtype_size(b->dtype)};
 }
 
-CPU_INLINE void prefetch_row(const prefetch_rows *prefetch, int n) {
-    for (int line = 0; n < prefetch->count && line < prefetch->bytes; line += 64)
-        __builtin_prefetch(prefetch->row[n] + line, 0, 2);
+/* As many bytes as were read from `at` on, in steps of `bytes`: many prefetches at once would wait
+ * for each other, and products for them. */
+CPU_INLINE void prefetch_bytes(prefetch_lines *prefetch, int at, int bytes) {
+    if (bytes >= 64 || at % 64 == 0)
+        prefetch_next(prefetch, bytes > 64 ? bytes / 64 : 1);
 }
 
 /* --- scores: lanes are chains --- */
 
 /* Keys of a vector, vectors of a panel of keys, and the most rows that are multiplied together. */
-enum { IN_VECTOR = SIMD_LANES / CHAINS, VECTORS = PANEL / IN_VECTOR, FEW_ROWS = 4 };
+enum {
+    IN_VECTOR = SIMD_LANES / CHAINS,
+    VECTORS = PANEL / IN_VECTOR,
+    FEW_ROWS = SIMD_LANES == 16 ? 8 : 4,
+    FEW_SUMS = 2 * FEW_ROWS
+};
 
 /* CHAINS elements of a key, or of each of two, from `at` bytes on. */
 CPU_INLINE simd_f32 key_elements(int dtype, const char *const *keys, int64_t at) {
@@ -83,13 +75,43 @@ CPU_INLINE void multiply_elements(int dtype, int count, int vectors, const float
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; v++)
         k[v] = key_elements(dtype, keys + v * IN_VECTOR, at);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < count; r++) {
         const simd_f32 x = query_elements(q + r * q_row);
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
             sum[r * vectors + v] = simd_fma(x, k[v], sum[r * vectors + v]);
     }
+}
+
+/* The same of twice as many elements. */
+CPU_INLINE void multiply_two(int dtype, int count, int vectors, const float *q, int64_t q_row,
+                             const char *const *keys, int64_t at, simd_f32 *sum) {
+#if SIMD_LANES == 16
+    if (dtype == ROPE_F16) { /* a vector of one key is converted as it is loaded */
+        simd_f32 k[2][8];
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
+            const simd_f32 a = simd_widen(dtype, keys[2 * v] + at),
+                           b = simd_widen(dtype, keys[2 * v + 1] + at);
+            k[0][v] = simd_low_halves_of(a, b);
+            k[1][v] = simd_high_halves_of(a, b);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < 2 * count; i++) {
+            const simd_f32 x = query_elements(q + i / 2 * q_row + i % 2 * CHAINS);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) {
+                simd_f32 *to = sum + i / 2 * vectors + v;
+                *to = simd_fma(x, k[i % 2][v], *to);
+            }
+        }
+        return;
+    }
+#endif
+    multiply_elements(dtype, count, vectors, q, q_row, keys, at, sum);
+    multiply_elements(dtype, count, vectors, q + CHAINS, q_row, keys,
+                      at + CHAINS * cpu_dtype_size(dtype), sum);
 }
 
 /* The same of fewer elements than CHAINS. */
@@ -109,12 +131,17 @@ CPU_INLINE void multiply_last(int dtype, int count, int vectors, const float *q,
 
 /* The chains of a segment of n elements. */
 CPU_INLINE void multiply_segment(int dtype, int count, int vectors, const float *q, int64_t q_row,
-                                 const char *const *keys, int64_t at, int n, simd_f32 *sum) {
-    const int size = cpu_dtype_size(dtype);
+                                 const char *const *keys, int64_t at, int n,
+                                 prefetch_lines *prefetch, simd_f32 *sum) {
+    const int size = cpu_dtype_size(dtype), keys_size = vectors * IN_VECTOR * size;
     int d = 0;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < count * vectors; i++)
         sum[i] = (simd_f32){0};
+    for (; d + 2 * CHAINS <= n; d += 2 * CHAINS) {
+        prefetch_bytes(prefetch, d * keys_size, 2 * CHAINS * keys_size);
+        multiply_two(dtype, count, vectors, q + d, q_row, keys, at + d * size, sum);
+    }
     for (; d + CHAINS <= n; d += CHAINS)
         multiply_elements(dtype, count, vectors, q + d, q_row, keys, at + d * size, sum);
     if (d < n)
@@ -144,22 +171,19 @@ CPU_INLINE void add_lanes(int first, const simd_f32 *chains, float *scores) {
 
 /* Scores of `count` rows from r on and of a panel of keys. */
 CPU_INLINE void score_rows(int dtype, int count, const cpu_attention_block *b, int r, int key,
-                           const char *const *keys, const prefetch_rows *prefetch) {
-    enum { MOST = 8 };
-    const int dim = b->head_dim, vectors = MOST / count;
+                           const char *const *keys, prefetch_lines *prefetch) {
+    const int dim = b->head_dim, vectors = count == FEW_ROWS ? 2 : 8 / count;
     const float *q = b->q + r * dim;
     simd_f32 chains[FEW_ROWS][VECTORS];
-    for (int first = 0, n = 0; first < dim; first += SEGMENT) {
+    for (int first = 0; first < dim; first += SEGMENT) {
         for (int v = 0; v < VECTORS; v += vectors) {
-            simd_f32 sum[MOST];
+            simd_f32 sum[FEW_SUMS];
             multiply_segment(dtype, count, vectors, q + first, dim, keys + v * IN_VECTOR,
                              (int64_t)first * cpu_dtype_size(dtype),
-                             dim - first < SEGMENT ? dim - first : SEGMENT, sum);
-#pragma GCC unroll 8
+                             dim - first < SEGMENT ? dim - first : SEGMENT, prefetch, sum);
+#pragma GCC unroll 16
             for (int i = 0; i < count * vectors; i++)
                 chains[i / vectors][v + i % vectors] = sum[i];
-            for (int i = 0; i < vectors * IN_VECTOR; i++)
-                prefetch_row(prefetch, n++);
         }
         for (int i = 0; i < count; i++)
             add_lanes(first == 0, chains[i], b->scores + (r + i) * KEYS + key);
@@ -168,20 +192,22 @@ CPU_INLINE void score_rows(int dtype, int count, const cpu_attention_block *b, i
 
 /* Scores of the rows of a head that begin at one, and of `count` keys, or a panel of them. */
 CPU_INLINE void score_few(int dtype, const cpu_attention_block *b, int row, int key, int count,
-                          const char *const *rows, prefetch_rows *prefetch) {
+                          const char *const *rows, prefetch_lines *prefetch) {
     const int64_t at = row / b->of_head * b->step[0];
     const char *keys[PANEL];
+    prefetch_lines none = {NULL, NULL, 0, 0};
     for (int i = 0; i < PANEL; i++)
         keys[i] = rows[i < count ? i : count - 1] + at;
-    for (int r = row, end = row + b->of_head, n; r < end; r += n) {
-        n = end - r >= 4 ? 4 : end - r >= 2 ? 2 : 1;
-        if (n == 4)
+    for (int r = row, end = row + b->of_head, n; r < end; r += n, prefetch = &none) {
+        n = end - r >= FEW_ROWS ? FEW_ROWS : end - r >= 4 ? 4 : end - r >= 2 ? 2 : 1;
+        if (n == 8)
+            score_rows(dtype, FEW_ROWS, b, r, key, keys, prefetch);
+        else if (n == 4)
             score_rows(dtype, 4, b, r, key, keys, prefetch);
         else if (n == 2)
             score_rows(dtype, 2, b, r, key, keys, prefetch);
         else
             score_rows(dtype, 1, b, r, key, keys, prefetch);
-        prefetch->count = 0;
     }
 }
 
@@ -204,46 +230,64 @@ CPU_INLINE simd_pair value_elements(int dtype, const char *at) {
 }
 
 /* Adds values of some keys of a head, of dtype and `at` bytes behind rows, to the sums of `count`
- * rows of all dimensions. */
-CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b, int r,
-                             group_range keys, int panels, const char *const *rows, int64_t at,
-                             const prefetch_rows *prefetch) {
-    const int each = (FEW_KEYS + panels - 1) / panels;
-    const float *weights = b->scores + r * KEYS;
-    float *sums = b->panel + r * b->o_stride;
-    for (int i = 0; i < panels; i++, sums += PANEL, at += (int64_t)PANEL * cpu_dtype_size(dtype)) {
-        group_sum sum;
-        for (int n = 0; n < each; n++)
-            prefetch_row(prefetch, i * each + n);
-        load_sums(count, sums, b->o_stride, sum);
-        for (int k = keys.from; k < keys.to; k++) {
-            const simd_pair value = value_elements(dtype, rows[k] + at);
+ * rows, `side` panels of dimensions at once. */
+CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights,
+                           group_range keys, const char *const *rows, int64_t at,
+                           prefetch_lines *prefetch, float *sums, int64_t stride) {
+    const int bytes = PANEL * cpu_dtype_size(dtype);
+    group_sum sum[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < side; i++)
+        load_sums(count, sums + i * PANEL, stride, sum[i]);
+    for (int k = keys.from; k < keys.to; k++) {
+        prefetch_bytes(prefetch, k * bytes, side * bytes);
+#pragma GCC unroll 4
+        for (int i = 0; i < side; i++) {
+            const simd_pair value = value_elements(dtype, rows[k] + at + i * bytes);
 #pragma GCC unroll 12
             for (int row = 0; row < count; row++) {
                 const simd_f32 x = simd_set_f(weights[row * KEYS + k]);
-                sum[row][0] = simd_fma(x, value.x1, sum[row][0]);
-                sum[row][1] = simd_fma(x, value.x2, sum[row][1]);
+                sum[i][row][0] = simd_fma(x, value.x1, sum[i][row][0]);
+                sum[i][row][1] = simd_fma(x, value.x2, sum[i][row][1]);
             }
         }
-        store_sums(count, sum, sums, b->o_stride);
     }
+#pragma GCC unroll 4
+    for (int i = 0; i < side; i++)
+        store_sums(count, sum[i], sums + i * PANEL, stride);
+}
+
+/* The same of all panels; sums of few rows alone would wait for each other. */
+CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b, int r,
+                             group_range keys, int panels, const char *const *rows, int64_t at,
+                             prefetch_lines *prefetch) {
+    enum { MOST = 4 };
+    const int side = count >= MOST ? 1 : MOST / count, bytes = PANEL * cpu_dtype_size(dtype);
+    const float *weights = b->scores + r * KEYS;
+    float *sums = b->panel + r * b->o_stride;
+    int i = 0;
+    for (; i + side <= panels; i += side)
+        add_panels(dtype, count, side, weights, keys, rows, at + i * bytes, prefetch,
+                   sums + i * PANEL, b->o_stride);
+    for (; i < panels && side > 1; i++)
+        add_panels(dtype, count, 1, weights, keys, rows, at + i * bytes, prefetch,
+                   sums + i * PANEL, b->o_stride);
 }
 
 /* Adds values of FEW_KEYS keys from `key` on to sums of all dimensions, which lie in b->panel: a
  * row of values is then read whole. */
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
                         const char *const *rows) {
+    prefetch_lines prefetch = lines_from(b, rows, key + FEW_KEYS, FEW_KEYS, b->to, 1),
+                   none = {NULL, NULL, 0, 0};
     for (int r = 0, n; r < b->rows; r += n) {
         const int head = r / b->of_head;
-        prefetch_rows prefetch = {.count = 0};
-        if (r == head * b->of_head)
-            rows_to_prefetch(b, rows, key + FEW_KEYS, FEW_KEYS, b->to, 1, r, &prefetch);
         n = group_of((head + 1) * b->of_head - r);
         const group_range g = range_of(b, r, n);
         const group_range keys = {.from = g.from > key ? g.from : key,
                                   .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};
         BY_COUNT(n, add_few_keys(dtype, n_, b, r, keys, count / PANEL, rows, head * b->step[1],
-                                 &prefetch))
+                                 r == head * b->of_head ? &prefetch : &none))
     }
 }
 

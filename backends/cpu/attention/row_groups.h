@@ -86,7 +86,12 @@ CPU_INLINE void add_chain(int count, int chain, const float *rows, int64_t row, 
 
 /* How many of the rows that are left: a count that has an instance. */
 CPU_INLINE int group_of(int left) {
-    return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    return left >= GROUP             ? GROUP
+           : GROUP > 8 && left >= 8 ? 8
+           : left >= 6              ? 6
+           : left >= 4              ? 4
+           : left >= 2              ? 2
+                                    : 1;
 }
 
 #define BY_COUNT(count, call)                                                                      \
@@ -105,6 +110,10 @@ CPU_INLINE int group_of(int left) {
     } break;                                                                                       \
     case 6: {                                                                                      \
         enum { n_ = 6 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 8: {                                                                                      \
+        enum { n_ = GROUP > 8 ? 8 : GROUP };                                                       \
         call;                                                                                      \
     } break;                                                                                       \
     default: {                                                                                     \

@@ -81,6 +81,15 @@ CPU_INLINE simd_f32 simd_twice_f(const void *p) {
     return (simd_f32)_mm512_broadcast_f64x4(_mm256_loadu_pd(p));
 }
 
+/* The first halves of two vectors, and the second ones. */
+CPU_INLINE simd_f32 simd_low_halves_of(simd_f32 a, simd_f32 b) {
+    return (simd_f32)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44);
+}
+
+CPU_INLINE simd_f32 simd_high_halves_of(simd_f32 a, simd_f32 b) {
+    return (simd_f32)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee);
+}
+
 CPU_INLINE simd_u16 simd_join_h(const void *a, const void *b) {
     const __m128i low = _mm_loadu_si128(a), high = _mm_loadu_si128(b);
     return (simd_u16)_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
