@@ -39,6 +39,7 @@ static const struct {
 };
 
 static cpu_isa present, allowed;
+static int vbmi;
 static char setting_error[ROPE_REASON_SIZE];
 static int64_t cache_bytes;
 static cpu_prefetch_policy policy;
@@ -67,6 +68,7 @@ static cpu_isa detect(void) {
     uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     if ((states & avx512_states) != avx512_states || (b7 & avx512) != avx512)
         return CPU_ISA_AVX2;
+    vbmi = (c7 & bit_AVX512VBMI) != 0;
     uint32_t a71, b71, c71, d71;
     int bf16 = __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && (a71 & bit_AVX512BF16);
     if (!bf16)
@@ -208,6 +210,11 @@ static void fill(void) {
 cpu_isa cpu_isa_allowed(void) {
     pthread_once(&once, fill);
     return allowed;
+}
+
+int cpu_has_vbmi(void) {
+    pthread_once(&once, fill);
+    return vbmi;
 }
 
 /* The operating system keeps no memory for the state of tiles until a process asks for it. */

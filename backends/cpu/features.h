@@ -26,6 +26,9 @@ void cpu_read_file(const char *path, char *text, size_t size);
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 
+/* Whether a kernel of AVX-512 may permute bytes (AVX512_VBMI). */
+int cpu_has_vbmi(void);
+
 /* Whether a kernel that needs an instruction set may run: ROPE_OK, or ROPE_DECLINED with a reason.
  */
 rope_status cpu_isa_query(cpu_isa needs, char *reason);

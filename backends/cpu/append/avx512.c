@@ -1,5 +1,6 @@
 #include "backends/cpu/simd/avx512.h"
 
+#define APPEND_LOOK_UP cpu_look_up_vbmi
 #include "backends/cpu/append/elementwise.h"
 
 const cpu_append_kernel cpu_append_avx512 = APPEND_KERNEL(CPU_ISA_AVX512, cpu_kernel_avx512);

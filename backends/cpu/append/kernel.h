@@ -48,6 +48,9 @@ typedef struct cpu_append_kernel {
     void (*store)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
     /* From store_dtype: of 8 bits by x * scale. */
     void (*load)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
+    /* y = table[x] of codes x, whose low bytes and then high bytes the table has; for processors
+     * that cpu_has_vbmi. NULL: load is as fast. */
+    void (*look_up)(const uint8_t table[512], const char *x, char *y, int64_t n);
     /* The largest rope_finite_magnitude. */
     uint32_t (*largest)(int dtype, const char *x, int64_t n);
 } cpu_append_kernel;
@@ -57,6 +60,9 @@ extern const cpu_append_kernel cpu_append_avx2;
 extern const cpu_append_kernel cpu_append_avx512;
 extern const cpu_append_kernel cpu_append_avx512_bf16;
 extern const cpu_append_kernel cpu_append_neon;
+
+/* The look_up of AVX-512. */
+void cpu_look_up_vbmi(const uint8_t table[512], const char *x, char *y, int64_t n);
 
 /* Bytes of an element of a tensor or a cache. */
 CPU_INLINE int cpu_store_size(int dtype) {

@@ -56,6 +56,7 @@ typedef struct attention_source {
      * prefetched from there, before `end`. */
     const struct attention_source *next;
     int64_t later, end;
+    const uint8_t *table; /* cpu_append_kernel.look_up's, or NULL */
 } attention_source;
 
 /* All of a context but its kernel, its workspace and what a task is. */
@@ -96,6 +97,10 @@ attention_source attention_source_of(const attention_context *ctx, const rope_at
 /* Of `count` keys from `key` on, at a slot, those that follow each other in one page. */
 int64_t cpu_attention_run(const rope_attention_problem *problem, int64_t key, int64_t slot,
                           int64_t count);
+
+/* Makes the table of a head, where its elements are looked up faster than they are converted. */
+void attention_source_look_up(const attention_context *ctx, attention_source *from, int64_t head,
+                              uint8_t table[512]);
 
 /* Elements first..first + n - 1 of keys key..key + count - 1 of a head. */
 typedef struct attention_part {

@@ -1,5 +1,6 @@
 /* Where keys and values are read: views, pages, or keys that this call rotated. */
 #include "backends/cpu/attention/context.h"
+#include "backends/cpu/features.h"
 
 rope_key_range attention_keys_used(const rope_attention_problem *problem,
                                    const rope_attention_sequence *s) {
@@ -47,6 +48,36 @@ attention_source attention_source_of(const attention_context *ctx, const rope_at
     return view_of(ctx, o->in, o->in_stride, s->k_row, s->k_first, head);
 }
 
+static float scale_of(const attention_source *from, const rope_place *place, int64_t head) {
+    const rope_append_operand *o = from->operand;
+    return from->steps->scale
+               ? o->scale[place->page * o->scale_stride[0] + place->slot * o->scale_stride[1] +
+                          head * o->scale_stride[2]]
+               : 1;
+}
+
+void attention_source_look_up(const attention_context *ctx, attention_source *from, int64_t head,
+                              uint8_t table[512]) {
+    const cpu_append_kernel *kernel = ctx->kernel->append;
+    const int scale = from->steps->scale;
+    const rope_place any = {.page = 0};
+    char codes[256];
+    uint16_t elements[256];
+    if (!kernel->look_up || !cpu_has_vbmi() || ctx->size != 2 ||
+        cpu_store_size(from->steps->store_dtype) != 1 ||
+        (scale && scale != ROPE_SCALE_TENSOR && scale != ROPE_SCALE_HEAD))
+        return;
+    for (int i = 0; i < 256; i++)
+        codes[i] = (char)i;
+    kernel->load(ctx->problem->rope.dtype, from->steps->store_dtype, scale_of(from, &any, head),
+                 codes, (char *)elements, 256);
+    for (int i = 0; i < 256; i++) {
+        table[i] = (uint8_t)elements[i];
+        table[256 + i] = (uint8_t)(elements[i] >> 8);
+    }
+    from->table = table;
+}
+
 /* n elements of a cached head of a key, in dtype. */
 static void load_cached(const attention_context *ctx, const attention_source *from,
                         const rope_place *place, int64_t head, int first, int n, char *to) {
@@ -66,10 +97,11 @@ static void load_cached(const attention_context *ctx, const attention_source *fr
         memcpy(to, elements, (size_t)(n * size));
     if (same)
         return;
-    const float scale = steps->scale
-                            ? o->scale[place->page * o->scale_stride[0] +
-                                       place->slot * o->scale_stride[1] + head * o->scale_stride[2]]
-                            : 1;
+    if (from->table) {
+        ctx->kernel->append->look_up(from->table, elements, to, n);
+        return;
+    }
+    const float scale = scale_of(from, place, head);
     ctx->kernel->append->load(dtype, steps->store_dtype, scale, elements, to, n);
 }
 
@@ -96,8 +128,7 @@ static void prefetch_cached(const attention_context *ctx, const attention_source
         return;
     if (cursor->left == 0) {
         const rope_place place = rope_key_place(ctx->problem, ctx->call, s, key);
-        cursor->at =
-            (const char *)o->cache + rope_cache_at(o, from->steps, &place, head, 0) * size;
+        cursor->at = (const char *)o->cache + rope_cache_at(o, from->steps, &place, head, 0) * size;
         cursor->left = cpu_attention_run(ctx->problem, key, place.slot, end - key);
     }
     for (int line = 0; line < from->steps->head_dim * size; line += 64)

@@ -29,6 +29,7 @@ typedef struct tile_state {
     const char *rows[2][CPU_ATTENTION_BLOCK]; /* of K and V of a block's keys */
     int count[2];                             /* of those that are found */
     int64_t found;                            /* key of the block of rows[0] */
+    uint8_t table[2][512];                    /* of sources */
 } tile_state;
 
 /* --- memory --- */
@@ -358,6 +359,8 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
         t.source[0].next = &t.source[1];
         t.source[1].next = &t.source[0];
         t.source[1].later = CPU_ATTENTION_BLOCK;
+        for (int which = 0; which < 2; which++)
+            attention_source_look_up(ctx, &t.source[which], tile->head, t.table[which]);
     }
     attention_queries(ctx, tile, t.stage, (char *)(uintptr_t)t.block.q);
     if (ctx->kernel->queries)
