@@ -26,8 +26,9 @@ CPU_INLINE prefetch_lines lines_from(const cpu_attention_block *b, const char *c
     if (i >= all)
         return lines_to_prefetch(b, 0, count);
     const int heads = b->rows / b->of_head, dim = which ? b->v_head_dim : b->head_dim;
-    return (prefetch_lines){rows + i, rows + (all - i < count ? all : i + count), 0,
-                            (heads - 1) * b->step[which] + dim * cpu_dtype_size(b->dtype)};
+    return (prefetch_lines){.row = rows + i,
+                            .end = rows + (all - i < count ? all : i + count),
+                            .bytes = (heads - 1) * b->step[which] + dim * cpu_dtype_size(b->dtype)};
 }
 
 /* As many bytes as were read from `at` on, in steps of `bytes`: many prefetches at once would wait
@@ -195,7 +196,7 @@ CPU_INLINE void score_few(int dtype, const cpu_attention_block *b, int row, int 
                           const char *const *rows, prefetch_lines *prefetch) {
     const int64_t at = row / b->of_head * b->step[0];
     const char *keys[PANEL];
-    prefetch_lines none = {NULL, NULL, 0, 0};
+    prefetch_lines none = {.row = NULL};
     for (int i = 0; i < PANEL; i++)
         keys[i] = rows[i < count ? i : count - 1] + at;
     for (int r = row, end = row + b->of_head, n; r < end; r += n, prefetch = &none) {
@@ -231,9 +232,9 @@ CPU_INLINE simd_pair value_elements(int dtype, const char *at) {
 
 /* Adds values of some keys of a head, of dtype and `at` bytes behind rows, to the sums of `count`
  * rows, `side` panels of dimensions at once. */
-CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights,
-                           group_range keys, const char *const *rows, int64_t at,
-                           prefetch_lines *prefetch, float *sums, int64_t stride) {
+CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights, group_range keys,
+                           const char *const *rows, int64_t at, prefetch_lines *prefetch,
+                           float *sums, int64_t stride) {
     const int bytes = PANEL * cpu_dtype_size(dtype);
     group_sum sum[4];
 #pragma GCC unroll 4
@@ -270,8 +271,8 @@ CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b,
         add_panels(dtype, count, side, weights, keys, rows, at + i * bytes, prefetch,
                    sums + i * PANEL, b->o_stride);
     for (; i < panels && side > 1; i++)
-        add_panels(dtype, count, 1, weights, keys, rows, at + i * bytes, prefetch,
-                   sums + i * PANEL, b->o_stride);
+        add_panels(dtype, count, 1, weights, keys, rows, at + i * bytes, prefetch, sums + i * PANEL,
+                   b->o_stride);
 }
 
 /* Adds values of FEW_KEYS keys from `key` on to sums of all dimensions, which lie in b->panel: a
@@ -279,7 +280,7 @@ CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b,
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
                         const char *const *rows) {
     prefetch_lines prefetch = lines_from(b, rows, key + FEW_KEYS, FEW_KEYS, b->to, 1),
-                   none = {NULL, NULL, 0, 0};
+                   none = {.row = NULL};
     for (int r = 0, n; r < b->rows; r += n) {
         const int head = r / b->of_head;
         n = group_of((head + 1) * b->of_head - r);

@@ -86,7 +86,7 @@ CPU_INLINE void add_chain(int count, int chain, const float *rows, int64_t row, 
 
 /* How many of the rows that are left: a count that has an instance. */
 CPU_INLINE int group_of(int left) {
-    return left >= GROUP             ? GROUP
+    return left >= GROUP            ? GROUP
            : GROUP > 8 && left >= 8 ? 8
            : left >= 6              ? 6
            : left >= 4              ? 4
