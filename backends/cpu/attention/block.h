@@ -77,11 +77,11 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
 
 /* `count` rows by a panel of keys; beside each chain some lines are prefetched. */
 CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
-                              int lines, prefetch_lines *prefetch) {
+                              int lines, prefetch_rows *prefetch) {
     waiting_nodes waiting;
     for (int chain = 0; chain < chains_of(dim); chain++) {
         add_chain(count, chain, q, dim, dim, panel, waiting, s, KEYS);
-        prefetch_next(prefetch, lines);
+        prefetch_lines(prefetch, lines);
     }
 }
 
@@ -115,7 +115,7 @@ CPU_INLINE void join_sums(int count, group_sum sum, const float *rescale, float 
 
 /* Scores of the rows of a head that begin at one, from a panel: one copy for every dtype. */
 static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, int key,
-                                       prefetch_lines *prefetch) {
+                                       prefetch_rows *prefetch) {
     const int bytes = b->head_dim * cpu_dtype_size(b->dtype), chains = chains_of(b->head_dim);
     int lines = (PANEL * ((bytes + 63) / 64) + chains - 1) / chains;
     for (int r = row, n; r < row + b->of_head; r += n) {
@@ -131,7 +131,7 @@ static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, in
 
 CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
                            const char *const *rows) {
-    prefetch_lines prefetch = lines_from(b, rows, PANEL, PANEL, count, 0);
+    prefetch_rows prefetch = rows_from(b, rows, PANEL, PANEL, count, 0);
     for (int r = 0; r < b->rows; r += b->of_head) {
         if (has_few(b)) {
             score_few(dtype, b, r, key, count, rows, &prefetch);

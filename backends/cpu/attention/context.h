@@ -149,19 +149,8 @@ void attention_finish(const attention_context *ctx, const attention_tile *tile, 
 int64_t attention_tile_rows(const rope_attention_problem *problem);
 int64_t attention_tile_bytes(const rope_attention_problem *problem);
 
-/* What a thread has of a split that waits for the one before, in memory of its tiles. */
-typedef struct attention_partial {
-    attention_tile tile;
-    int64_t split, splits; /* of the tile: which, and how many */
-    int rows;              /* 0: nothing waits */
-    float *o, max[CPU_ATTENTION_ROWS], sum[CPU_ATTENTION_ROWS];
-} attention_partial;
-
 /* A tile of all its keys, or where split is not below 0 a split's share of them. */
 void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
-                           char *memory, attention_partial *waiting);
-
-/* Joins what waits, once it may. */
-void attention_partial_join(const attention_context *ctx, attention_partial *waiting);
+                           char *memory);
 
 #endif

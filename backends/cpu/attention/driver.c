@@ -10,7 +10,7 @@
 /* --- tasks --- */
 
 /* Task n: with splits those of one number are together, else tiles of a head, the last first. */
-static void run_task(attention_context *ctx, int64_t n, char *memory, attention_partial *waiting) {
+static void run_task(attention_context *ctx, int64_t n, char *memory) {
     attention_tile tile;
     const int64_t tiles = (ctx->most_rows - 1) / ctx->rows + 1,
                   parts = (ctx->call->k.heads - 1) / ctx->heads + 1,
@@ -33,7 +33,7 @@ static void run_task(attention_context *ctx, int64_t n, char *memory, attention_
     if (ctx->kernel->attend)
         ctx->kernel->attend(ctx, &tile);
     else
-        attention_tile_attend(ctx, &tile, split, memory, waiting);
+        attention_tile_attend(ctx, &tile, split, memory);
 }
 
 static void begin_tasks(attention_context *ctx) {
@@ -47,11 +47,8 @@ static void run_tasks(attention_context *ctx, char *memory) {
                   splits = ctx->split ? (ctx->most_keys - 1) / CPU_ATTENTION_SPLIT + 2 : 1,
                   parts = (ctx->call->k.heads - 1) / ctx->heads + 1,
                   tasks = tiles * ctx->sequences * parts * splits;
-    attention_partial waiting;
-    waiting.rows = 0;
     for (int64_t n; (n = __atomic_fetch_add(&ctx->next, 1, __ATOMIC_RELAXED)) < tasks;)
-        run_task(ctx, n, memory, &waiting);
-    attention_partial_join(ctx, &waiting);
+        run_task(ctx, n, memory);
 }
 
 /* --- a call --- */

@@ -6,7 +6,6 @@
 #ifndef ROPEKIT_CPU_ATTENTION_FEW_ROWS_H
 #define ROPEKIT_CPU_ATTENTION_FEW_ROWS_H
 
-#include "backends/cpu/attention/prefetch.h"
 #include "backends/cpu/attention/row_groups.h"
 #include "backends/cpu/attention/weights.h"
 
@@ -19,23 +18,45 @@ CPU_INLINE int has_few(const cpu_attention_block *b) {
 /* Keys whose values are read together. */
 enum { FEW_KEYS = 32 };
 
+/* Rows to prefetch, of all heads of some keys in the order of memory. */
+typedef struct prefetch_rows {
+    const char *const *row, *const *end;
+    int64_t bytes;           /* of a row */
+    const char *line, *past; /* of the row before `row` */
+} prefetch_rows;
+
 /* Of `count` keys from i on of a list of `all` keys of K (which 0) or V, or where they lie beyond
  * it of the list that is read next. */
-CPU_INLINE prefetch_lines lines_from(const cpu_attention_block *b, const char *const *rows, int i,
-                                     int count, int all, int which) {
-    if (i >= all)
-        return lines_to_prefetch(b, 0, count);
+CPU_INLINE prefetch_rows rows_from(const cpu_attention_block *b, const char *const *rows, int i,
+                                   int count, int all, int which) {
     const int heads = b->rows / b->of_head, dim = which ? b->v_head_dim : b->head_dim;
-    return (prefetch_lines){.row = rows + i,
-                            .end = rows + (all - i < count ? all : i + count),
-                            .bytes = (heads - 1) * b->step[which] + dim * cpu_dtype_size(b->dtype)};
+    if (i >= all)
+        return (prefetch_rows){.row = b->ahead,
+                               .end = b->ahead + (b->ahead_count < count ? b->ahead_count : count),
+                               .bytes = (heads - 1) * b->ahead_step + b->ahead_bytes};
+    return (prefetch_rows){.row = rows + i,
+                           .end = rows + (all - i < count ? all : i + count),
+                           .bytes = (heads - 1) * b->step[which] + dim * cpu_dtype_size(b->dtype)};
+}
+
+CPU_INLINE void prefetch_lines(prefetch_rows *prefetch, int count) {
+    for (int i = 0; i < count; i++) {
+        if (prefetch->line >= prefetch->past) {
+            if (prefetch->row >= prefetch->end)
+                return;
+            prefetch->line = *prefetch->row++;
+            prefetch->past = prefetch->line + prefetch->bytes;
+        }
+        __builtin_prefetch(prefetch->line, 0, 2);
+        prefetch->line += 64;
+    }
 }
 
 /* As many bytes as were read from `at` on, in steps of `bytes`: many prefetches at once would wait
  * for each other, and products for them. */
-CPU_INLINE void prefetch_bytes(prefetch_lines *prefetch, int at, int bytes) {
+CPU_INLINE void prefetch_bytes(prefetch_rows *prefetch, int at, int bytes) {
     if (bytes >= 64 || at % 64 == 0)
-        prefetch_next(prefetch, bytes > 64 ? bytes / 64 : 1);
+        prefetch_lines(prefetch, bytes > 64 ? bytes / 64 : 1);
 }
 
 /* --- scores: lanes are chains --- */
@@ -133,7 +154,7 @@ CPU_INLINE void multiply_last(int dtype, int count, int vectors, const float *q,
 /* The chains of a segment of n elements. */
 CPU_INLINE void multiply_segment(int dtype, int count, int vectors, const float *q, int64_t q_row,
                                  const char *const *keys, int64_t at, int n,
-                                 prefetch_lines *prefetch, simd_f32 *sum) {
+                                 prefetch_rows *prefetch, simd_f32 *sum) {
     const int size = cpu_dtype_size(dtype), keys_size = vectors * IN_VECTOR * size;
     int d = 0;
 #pragma GCC unroll 16
@@ -172,7 +193,7 @@ CPU_INLINE void add_lanes(int first, const simd_f32 *chains, float *scores) {
 
 /* Scores of `count` rows from r on and of a panel of keys. */
 CPU_INLINE void score_rows(int dtype, int count, const cpu_attention_block *b, int r, int key,
-                           const char *const *keys, prefetch_lines *prefetch) {
+                           const char *const *keys, prefetch_rows *prefetch) {
     const int dim = b->head_dim, vectors = count == FEW_ROWS ? 2 : 8 / count;
     const float *q = b->q + r * dim;
     simd_f32 chains[FEW_ROWS][VECTORS];
@@ -193,10 +214,10 @@ CPU_INLINE void score_rows(int dtype, int count, const cpu_attention_block *b, i
 
 /* Scores of the rows of a head that begin at one, and of `count` keys, or a panel of them. */
 CPU_INLINE void score_few(int dtype, const cpu_attention_block *b, int row, int key, int count,
-                          const char *const *rows, prefetch_lines *prefetch) {
+                          const char *const *rows, prefetch_rows *prefetch) {
     const int64_t at = row / b->of_head * b->step[0];
     const char *keys[PANEL];
-    prefetch_lines none = {.row = NULL};
+    prefetch_rows none = {.row = NULL};
     for (int i = 0; i < PANEL; i++)
         keys[i] = rows[i < count ? i : count - 1] + at;
     for (int r = row, end = row + b->of_head, n; r < end; r += n, prefetch = &none) {
@@ -233,7 +254,7 @@ CPU_INLINE simd_pair value_elements(int dtype, const char *at) {
 /* Adds values of some keys of a head, of dtype and `at` bytes behind rows, to the sums of `count`
  * rows, `side` panels of dimensions at once. */
 CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights, group_range keys,
-                           const char *const *rows, int64_t at, prefetch_lines *prefetch,
+                           const char *const *rows, int64_t at, prefetch_rows *prefetch,
                            float *sums, int64_t stride) {
     const int bytes = PANEL * cpu_dtype_size(dtype);
     group_sum sum[4];
@@ -261,7 +282,7 @@ CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights,
 /* The same of all panels; sums of few rows alone would wait for each other. */
 CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b, int r,
                              group_range keys, int panels, const char *const *rows, int64_t at,
-                             prefetch_lines *prefetch) {
+                             prefetch_rows *prefetch) {
     enum { MOST = 4 };
     const int side = count >= MOST ? 1 : MOST / count, bytes = PANEL * cpu_dtype_size(dtype);
     const float *weights = b->scores + r * KEYS;
@@ -279,8 +300,8 @@ CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b,
  * row of values is then read whole. */
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
                         const char *const *rows) {
-    prefetch_lines prefetch = lines_from(b, rows, key + FEW_KEYS, FEW_KEYS, b->to, 1),
-                   none = {.row = NULL};
+    prefetch_rows prefetch = rows_from(b, rows, key + FEW_KEYS, FEW_KEYS, b->to, 1),
+                  none = {.row = NULL};
     for (int r = 0, n; r < b->rows; r += n) {
         const int head = r / b->of_head;
         n = group_of((head + 1) * b->of_head - r);

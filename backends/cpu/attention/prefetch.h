@@ -7,29 +7,25 @@
 /* Of all heads of some keys, in the order of memory. */
 typedef struct prefetch_lines {
     const char *const *row, *const *end;
-    int64_t bytes;           /* of a row */
-    const char *line, *past; /* of the row before `row` */
+    int64_t at, bytes; /* of a row */
 } prefetch_lines;
 
 /* Of keys first..first + count - 1 of those that are read next. */
 CPU_INLINE prefetch_lines lines_to_prefetch(const cpu_attention_block *b, int first, int count) {
     const int most = b->ahead_count, from = first < most ? first : most,
               to = first + count < most ? first + count : most;
-    return (prefetch_lines){.row = b->ahead + from,
-                            .end = b->ahead + to,
-                            .bytes = (b->rows / b->of_head - 1) * b->ahead_step + b->ahead_bytes};
+    return (prefetch_lines){b->ahead + from, b->ahead + to, 0,
+                            (b->rows / b->of_head - 1) * b->ahead_step + b->ahead_bytes};
 }
 
 CPU_INLINE void prefetch_next(prefetch_lines *prefetch, int count) {
-    for (int i = 0; i < count; i++) {
-        if (prefetch->line >= prefetch->past) {
-            if (prefetch->row >= prefetch->end)
-                return;
-            prefetch->line = *prefetch->row++;
-            prefetch->past = prefetch->line + prefetch->bytes;
+    for (int i = 0; i < count && prefetch->row < prefetch->end; i++) {
+        __builtin_prefetch(*prefetch->row + prefetch->at, 0, 2);
+        prefetch->at += 64;
+        if (prefetch->at >= prefetch->bytes) {
+            prefetch->at = 0;
+            prefetch->row++;
         }
-        __builtin_prefetch(prefetch->line, 0, 2);
-        prefetch->line += 64;
     }
 }
 

@@ -222,75 +222,37 @@ static void run_all(tile_state *t, int64_t first, int64_t last) {
                          (joined ? t->total : b->o) + r * b->o_stride);
 }
 
-/* From differences of scores to powers of 2. */
-static float factor_of(const rope_attention_problem *p) {
-    return p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : 0x1.715476p+0f;
-}
-
-/* Where the workspace has a row's total and how many splits it has joined. */
-static int64_t total_at(const attention_context *ctx, const attention_tile *tile, int row) {
-    return (tile->s.q_row * ctx->call->rope.tokens + tile->s.q_first +
-            attention_query_of(ctx, tile, row)) *
-               ctx->call->rope.tensor[0].heads +
-           attention_head_of(ctx, tile, row);
-}
-
-static int may_join(const attention_context *ctx, const attention_partial *p) {
-    return __atomic_load_n(&ctx->workspace.done[total_at(ctx, &p->tile, 0)], __ATOMIC_ACQUIRE) ==
-           (int32_t)p->split;
-}
-
-/* Splits of a tile join in order. */
-void attention_partial_join(const attention_context *ctx, attention_partial *p) {
-    const int stride = cpu_attention_padded(ctx->problem->v_head_dim);
-    if (p->rows == 0)
-        return;
-    for (int spins = 0; !may_join(ctx, p);)
-        if (++spins % 64 == 0)
-            sched_yield();
-    for (int r = 0; r < p->rows; r++) {
-        float *total = ctx->workspace.totals + total_at(ctx, &p->tile, r) * (stride + 2),
-              *max = total + stride, *sum = max + 1;
-        const float *o = p->o + r * stride;
-        if (p->split == 0) {
-            memcpy(total, o, (size_t)stride * sizeof *o);
-            *max = p->max[r];
-            *sum = p->sum[r];
-        } else {
-            ctx->kernel->join(factor_of(ctx->problem), total, max, sum, o, p->max[r], p->sum[r],
-                              stride);
-        }
-        if (p->split == p->splits - 1)
-            attention_finish(ctx, &p->tile, r, *max, *sum, total);
-    }
-    __atomic_store_n(&ctx->workspace.done[total_at(ctx, &p->tile, 0)], (int32_t)(p->split + 1),
-                     __ATOMIC_RELEASE);
-    p->rows = 0;
-}
-
-/* A split whose turn has not come waits while the thread attends to its next one. One that waits
- * has a lower task than what its thread has beside it, and so has all that it waits for: the lowest
- * never waits. */
-static void run_one(tile_state *t, int64_t split, attention_partial *waiting) {
+/* Splits of a tile join in order, each by the thread that has it once the one before is done. */
+static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
     const attention_context *ctx = t->ctx;
     const cpu_attention_block *b = &t->block;
-    attention_partial own = {.tile = *t->tile,
-                             .split = split - t->first,
-                             .splits = t->last - t->first,
-                             .rows = b->rows,
-                             .o = b->o};
+    const int64_t heads = ctx->call->rope.tensor[0].heads, length = b->o_stride + 2;
+    int64_t at[CPU_ATTENTION_ROWS] = {0};
+    for (int r = 0; r < b->rows; r++)
+        at[r] = (t->tile->s.q_row * ctx->call->rope.tokens + t->tile->s.q_first +
+                 attention_query_of(ctx, t->tile, r)) *
+                    heads +
+                attention_head_of(ctx, t->tile, r);
+    int32_t *done = &ctx->workspace.done[at[0]];
     run_split(t, split);
-    memcpy(own.max, t->max, sizeof own.max);
-    memcpy(own.sum, t->sum, sizeof own.sum);
-    if (waiting->rows > 0 && (may_join(ctx, waiting) || !may_join(ctx, &own)))
-        attention_partial_join(ctx, waiting);
-    if (may_join(ctx, &own)) {
-        attention_partial_join(ctx, &own);
-        return;
+    for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) != (int32_t)(split - first);)
+        if (++spins % 64 == 0)
+            sched_yield();
+    for (int r = 0; r < b->rows; r++) {
+        float *total = ctx->workspace.totals + at[r] * length, *max = total + b->o_stride,
+              *sum = max + 1;
+        const float *o = b->o + r * b->o_stride;
+        if (split == first) {
+            memcpy(total, o, (size_t)b->o_stride * sizeof *o);
+            *max = t->max[r];
+            *sum = t->sum[r];
+        } else {
+            ctx->kernel->join(b->factor, total, max, sum, o, t->max[r], t->sum[r], b->o_stride);
+        }
+        if (split == last - 1)
+            attention_finish(ctx, t->tile, r, *max, *sum, total);
     }
-    own.o = b->o + ctx->rows * b->o_stride;
-    memcpy(own.o, b->o, (size_t)(b->rows * b->o_stride) * sizeof *own.o);
-    *waiting = own;
+    __atomic_store_n(done, (int32_t)(split - first + 1), __ATOMIC_RELEASE);
 }
 
 /* --- a tile --- */
@@ -313,6 +275,7 @@ static void place_block(tile_state *t, char *memory) {
 static void fill_block(tile_state *t) {
     const rope_attention_problem *p = t->ctx->problem;
     cpu_attention_block *b = &t->block;
+    const float log2e = 0x1.715476p+0f;
     b->dtype = p->rope.dtype;
     b->head_dim = p->head_dim;
     b->v_head_dim = p->v_head_dim;
@@ -321,7 +284,7 @@ static void fill_block(tile_state *t) {
     b->rows = (int)(t->tile->count * t->tile->heads);
     b->cap = p->soft_cap;
     b->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
-    b->factor = factor_of(p);
+    b->factor = p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : log2e;
     b->q_bytes = attention_q_bytes(t->ctx);
     b->max = t->max;
     b->sum = t->sum;
@@ -335,7 +298,7 @@ static int is_converted(const attention_source *from) {
 }
 
 void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
-                           char *memory, attention_partial *waiting) {
+                           char *memory) {
     const int empty = tile->seen.begin >= tile->seen.end;
     tile_state t;
     t.ctx = ctx;
@@ -368,5 +331,5 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
     if (split < 0)
         run_all(&t, t.first, t.last);
     else
-        run_one(&t, t.first + split, waiting);
+        run_one(&t, t.first + split, t.first, t.last);
 }
