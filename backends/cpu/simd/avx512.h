@@ -59,9 +59,8 @@ CPU_INLINE simd_f32 simd_add_eights(const simd_f32 x[8]) {
     __m512 four[2];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++)
-        four[i] =
-            simd_add_in_quarters((simd_f32)simd_add_in_quarters(x[4 * i], x[4 * i + 1]),
-                                 (simd_f32)simd_add_in_quarters(x[4 * i + 2], x[4 * i + 3]));
+        four[i] = simd_add_in_quarters((simd_f32)simd_add_in_quarters(x[4 * i], x[4 * i + 1]),
+                                       (simd_f32)simd_add_in_quarters(x[4 * i + 2], x[4 * i + 3]));
     return (simd_f32)_mm512_permutexvar_ps(
         order, _mm512_add_ps(_mm512_shuffle_f32x4(four[0], four[1], 0x88),
                              _mm512_shuffle_f32x4(four[0], four[1], 0xdd)));
