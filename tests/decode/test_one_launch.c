@@ -14,8 +14,8 @@ static const char kernel[] = "decode_sm90";
 
 enum { DIM = 128, SEQUENCES = 5, K_HEADS = 2, PLACES = 2048 };
 
-/* Keys of each sequence, the new ones included: none, fewer than tokens, at ends of chunks of 16
- * keys, in one split and in several. */
+/* Keys of each of five sequences, the new ones included: none, fewer than tokens, at ends of chunks
+ * of 16 keys, in one split and in several. */
 static const int32_t lengths[SEQUENCES] = {0, 3, 32, 500, 1729};
 
 typedef struct one_launch {
@@ -23,6 +23,7 @@ typedef struct one_launch {
     int32_t norm, pairing, slots;
     int32_t by_sequence; /* ROPE_CACHE_SEQUENCE */
     int32_t window, sinks, soft_cap;
+    int32_t sequences, places; /* 0: SEQUENCES, PLACES */
 } one_launch;
 
 static const one_launch cases[] = {
@@ -39,6 +40,10 @@ static const one_launch cases[] = {
     {ROPE_BF16, 8, 1, .page_size = 16, .window = 1024, .sinks = 1},
     {ROPE_BF16, 1, 2, .page_size = 16, .window = 1, .soft_cap = 2},
     {ROPE_BF16, 2, 4, .page_size = 64, .norm = ROPE_NORM_ROUND_ONCE, .soft_cap = 30},
+    /* many items a block */
+    {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 640, .places = 64},
+    {ROPE_F16, 2, 8, .page_size = 16, .sequences = 640, .places = 64, .slots = 1},
+    {ROPE_BF16, 1, 7, .page_size = 32, .sequences = 96, .places = 1024},
 };
 
 /* The parts of an arena. */
@@ -52,17 +57,29 @@ static size_t add(size_t *end, size_t bytes) {
     return at;
 }
 
+static int64_t sequences_of(const one_launch *o) {
+    return o->sequences ? o->sequences : SEQUENCES;
+}
+
+static int64_t places_of(const one_launch *o) {
+    return o->places ? o->places : PLACES;
+}
+
+static int32_t keys_of(const one_launch *o, int64_t sequence) {
+    return lengths[sequence % SEQUENCES] % (int32_t)places_of(o);
+}
+
 static int64_t page_size_of(const one_launch *o) {
     return o->by_sequence ? PLACES - 7 : o->page_size; /* no multiple of 16 */
 }
 
 static int64_t pages_of(const one_launch *o) {
-    return o->by_sequence ? 1 : (PLACES + o->page_size - 1) / o->page_size;
+    return o->by_sequence ? 1 : (places_of(o) + o->page_size - 1) / o->page_size;
 }
 
 static parts parts_of(const one_launch *o) {
-    const size_t head = DIM * 2, tokens = (size_t)(SEQUENCES * o->tokens),
-                 pages = (size_t)(SEQUENCES * pages_of(o));
+    const size_t head = DIM * 2, sequences = (size_t)sequences_of(o),
+                 tokens = sequences * (size_t)o->tokens, pages = sequences * (size_t)pages_of(o);
     const size_t q = tokens * K_HEADS * (size_t)o->group, k = tokens * K_HEADS;
     parts p = {0};
     p.q = add(&p.bytes, q * head);
@@ -74,8 +91,8 @@ static parts parts_of(const one_launch *o) {
         p.cache[i] = add(&p.bytes, pages * (size_t)page_size_of(o) * K_HEADS * head);
     p.table = add(&p.bytes, pages * 4);
     p.slots = add(&p.bytes, tokens * 4);
-    p.lengths = add(&p.bytes, SEQUENCES * 4);
-    p.starts = add(&p.bytes, SEQUENCES * 4);
+    p.lengths = add(&p.bytes, sequences * 4);
+    p.starts = add(&p.bytes, sequences * 4);
     p.out = add(&p.bytes, q * head);
     p.lse = add(&p.bytes, q * 4);
     p.flag = add(&p.bytes, 4);
@@ -95,12 +112,12 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
             *slots = (int32_t *)(void *)(arena + p->slots),
             *keys = (int32_t *)(void *)(arena + p->lengths),
             *starts = (int32_t *)(void *)(arena + p->starts);
-    const int32_t pages = (int32_t)pages_of(o), all = SEQUENCES * pages;
+    const int32_t pages = (int32_t)pages_of(o), all = (int32_t)sequences_of(o) * pages;
     for (int32_t i = 0; i < all; i++)
         table[i] = (i * 7 + 3) % all; /* 7 divides no number of pages here */
-    for (int32_t s = 0; s < SEQUENCES; s++) {
-        keys[s] = lengths[s];
-        starts[s] = lengths[s] - o->tokens;
+    for (int32_t s = 0; s < sequences_of(o); s++) {
+        keys[s] = keys_of(o, s);
+        starts[s] = keys[s] - o->tokens;
         for (int32_t t = 0; t < o->tokens; t++) {
             const int32_t n = starts[s] + t, size = (int32_t)page_size_of(o);
             slots[s * o->tokens + t] = n < 0 ? -1 : table[s * pages + n / size] * size + n % size;
@@ -112,9 +129,9 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
 static void spoil_rest(decode_case *c, const one_launch *o, const parts *p) {
     const int32_t *table = (const int32_t *)(const void *)(c->append.base.arena + p->table);
     const int64_t size = page_size_of(o), pages = pages_of(o), head = K_HEADS * DIM;
-    for (int32_t s = 0; s < SEQUENCES; s++)
+    for (int32_t s = 0; s < sequences_of(o); s++)
         for (int64_t n = 0; n < size * pages; n++) {
-            const int64_t first = lengths[s] - o->tokens,
+            const int64_t first = keys_of(o, s) - o->tokens,
                           page = o->by_sequence ? s : table[s * pages + n / size];
             const int is_read = n < first && !(o->window && n <= first - o->window);
             for (int i = 0; i < 2 && !is_read; i++)
@@ -157,7 +174,7 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     describe(c, o);
     c->args = (rope_decode_args)ROPE_DECODE_ARGS_INIT;
     rope_append_args *a = &c->args.append;
-    a->rope.batch = SEQUENCES;
+    a->rope.batch = sequences_of(o);
     a->rope.tokens = o->tokens;
     a->rope.q = (rope_tensor){.in = arena + p->q, .heads = K_HEADS * o->group};
     a->rope.k = (rope_tensor){.in = arena + p->k, .heads = K_HEADS};
@@ -167,7 +184,7 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     a->k_cache.data = arena + p->cache[0];
     a->v_cache.data = arena + p->cache[1];
     a->rope.sequence_offsets = arena + p->starts;
-    a->pages = SEQUENCES * pages_of(o);
+    a->pages = sequences_of(o) * pages_of(o);
     if (!o->by_sequence) {
         a->block_table = arena + p->table;
         a->table_pages = pages_of(o);
@@ -188,7 +205,7 @@ static double bound_of(const one_launch *o) {
 
 static void check_close(const one_launch *o, const parts *p, const unsigned char *expected,
                         const unsigned char *result) {
-    const int64_t rows = (int64_t)SEQUENCES * o->tokens * K_HEADS * o->group;
+    const int64_t rows = sequences_of(o) * o->tokens * K_HEADS * o->group;
     CHECK(memcmp(expected, result, p->out) == 0, "caches differ from those of rope_append");
     for (int64_t i = 0; i < rows * DIM; i++) {
         const double x = oracle_load(o->dtype, expected + p->out, i),
@@ -202,11 +219,12 @@ static void check_close(const one_launch *o, const parts *p, const unsigned char
     }
 }
 
-/* Each sequence alone has the bits that it has among others. */
+/* A sequence alone, unless it is its page's index, has the bits that it has among others: each, or
+ * some of many. */
 static void check_alone(const decode_case *c, const one_launch *o, const parts *p,
                         const unsigned char *expected) {
-    const int64_t heads = K_HEADS * o->group;
-    for (int64_t s = 0; !o->by_sequence && s < SEQUENCES; s++) { /* which is its page's index */
+    const int64_t heads = K_HEADS * o->group, step = 1 + sequences_of(o) / 12;
+    for (int64_t s = 0; !o->by_sequence && s < sequences_of(o); s += step) {
         const size_t bytes = (size_t)(o->tokens * heads * DIM * 2);
         unsigned char *result = malloc(p->bytes);
         decode_case alone = *c;

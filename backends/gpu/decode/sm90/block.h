@@ -32,13 +32,13 @@ struct decode_split {
     int sequence, head, split, splits;
 };
 
-/* The part of shared memory that has names: two of what helpers prepare an item ahead. Queries are
- * ready when all helpers have arrived, sums when all compute warps have, and free when all helpers
- * have read them. */
+/* The part of shared memory that has names: two of what helpers prepare an item ahead. Queries and
+ * new tokens are ready when all helpers have arrived, sums when all compute warps have, and free
+ * when all helpers have read them. */
 template <int ROWS> struct decode_header {
     uint64_t full[decode_shape<ROWS>::WARPS][decode_shape<ROWS>::STAGES];
-    uint64_t queries_ready[SM90_DECODE_AHEAD], sums_ready[SM90_DECODE_BEHIND],
-        sums_free[SM90_DECODE_BEHIND];
+    uint64_t queries_ready[SM90_DECODE_AHEAD], fresh_ready[SM90_DECODE_AHEAD],
+        sums_ready[SM90_DECODE_BEHIND], sums_free[SM90_DECODE_BEHIND];
     uint64_t split_ready[decode_shape<ROWS>::JOINERS], split_taken[decode_shape<ROWS>::JOINERS];
     decode_split split[decode_shape<ROWS>::JOINERS]; /* 0 splits: there is no other */
     decode_split joined[SM90_DECODE_HELPERS + decode_shape<ROWS>::JOINERS]; /* of each warp */
@@ -150,11 +150,10 @@ GPU_FN int decode_first_chunk(const sm90_decode_call *c, int keys) {
     return decode_seen_from(c, keys, 0) / SM90_DECODE_CHUNK;
 }
 
-/* A function of the sequence's keys. */
+/* A function of the sequence's keys: a power of 2, or the most. */
 GPU_FN int decode_splits(const sm90_decode_call *c, int keys) {
-    const int whole = decode_over(
-        decode_chunks(keys) - decode_first_chunk(c, keys) + c->least_chunks - 1, c->per_split);
-    return max(1, min(c->most_splits, whole));
+    const int whole = decode_over(decode_chunks(keys) - decode_first_chunk(c, keys), c->per_split);
+    return min(c->most_splits, 1 << (31 - __clz(max(whole, 1))));
 }
 
 /* Index of a sequence's first new token's key, within INT32_MIN..INT32_MAX / 2. */

@@ -388,13 +388,8 @@ GPU_FN void decode_hand_over(const decode_block<ROWS> &b, int at, int warp, bool
 
 /* The first chunk behind the begin of windows of which decode_attend puts new tokens in, or masks
  * keys that not all rows see. */
-template <int ROWS> GPU_FN int decode_last_chunks(const decode_block<ROWS> &b, int n, int keys) {
-    int first = max(decode_seen(b.call, keys, 0), 0);
-    for (int i = 0; i < b.call->tokens; i++) {
-        const int place = b.header->place[n % SM90_DECODE_AHEAD][i];
-        first = place >= 0 && place < first ? place : first;
-    }
-    return first / SM90_DECODE_CHUNK;
+GPU_FN int decode_last_chunks(const sm90_decode_call *c, const decode_item &item) {
+    return max(min(decode_seen(c, item.keys, 0), item.start), 0) / SM90_DECODE_CHUNK;
 }
 
 template <int DTYPE, int ROWS>
@@ -403,7 +398,7 @@ GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, co
     typedef decode_shape<ROWS> shape;
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
-    decode_walk walk = decode_begin(c, read, false);
+    decode_walk walk = decode_begin(c, read, true);
     decode_copies copies = {walk};
 #pragma unroll 1
     for (int i = 0; i < shape::STAGES; i++) {
@@ -417,22 +412,26 @@ GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, co
     int slot = 0;
     uint32_t phase = 0;
 #pragma unroll 1
-    for (int n = 0; decode_find<false>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
+    for (int n = 0; decode_find<true>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
         decode_rows<shape::TILES> rows;
-        bool failed = item.keys < 0;
-        sm90_wait(decode_address(&b.header->queries_ready[n % shape::AHEAD]),
-                  (uint32_t)(n / shape::AHEAD % 2));
+        const int turn = n / shape::AHEAD % 2;
+        bool failed = item.keys < 0, is_fresh = false; /* its new tokens are ready */
+        sm90_wait(decode_address(&b.header->queries_ready[n % shape::AHEAD]), (uint32_t)turn);
         decode_rows_begin(decode_queries_of<ROWS>(b, n), rows);
         const int whole = decode_chunks(decode_seen_from(c, item.keys, c->tokens - 1)),
-                  last = decode_last_chunks<ROWS>(b, n, item.keys);
+                  last = decode_last_chunks(c, item);
 #pragma unroll 1
         for (int chunk = item.first + warp; chunk < item.last; chunk += shape::WARPS) {
+            const bool is_whole = chunk >= whole && chunk < last;
             if (!copies.known)
                 decode_look_ahead<shape::WARPS>(c, copies, warp);
+            if (!is_whole && !is_fresh)
+                sm90_wait(decode_address(&b.header->fresh_ready[n % shape::AHEAD]), (uint32_t)turn);
+            is_fresh |= !is_whole;
             sm90_wait(decode_address(&b.header->full[warp][slot]), phase);
             failed |= copies.failed >> slot & 1;
             decode_attend<DTYPE, ROWS, shape::TILES>(
-                b, n, item.keys, chunk, chunk >= whole && chunk < last,
+                b, n, item.keys, chunk, is_whole,
                 b.ring + (uint32_t)(warp * shape::STAGES + slot) * shape::SLOT, rows);
             __syncwarp();
             decode_send<ROWS>(b, k, v, copies, warp);

@@ -246,10 +246,14 @@ GPU_FN void decode_help(const decode_block<ROWS> &b, const decode_constants &by,
         if (made < found) { /* its room was last read in item n - 1, whose sums have been taken */
             if (next.keys < 0 && c->position_flag)
                 *c->position_flag = 1;
-            decode_prepare<DTYPE, ROWS>(b, by, made, next, helper, loaded);
+            decode_prepare_queries<DTYPE, ROWS>(b, by, made, helper, loaded);
+            __syncwarp();
+            if (lane == 0)
+                sm90_arrive(decode_address(&b.header->queries_ready[made % shape::AHEAD]));
+            decode_prepare_fresh<DTYPE, ROWS>(b, by, made, next, helper, loaded);
             __syncwarp();
             if (lane == 0) {
-                sm90_arrive(decode_address(&b.header->queries_ready[made % shape::AHEAD]));
+                sm90_arrive(decode_address(&b.header->fresh_ready[made % shape::AHEAD]));
                 decode_mark(decode_counter(c, next.sequence, next.head, helper), loaded.counter);
             }
             ready[shape::AHEAD - 1] = {next.sequence, next.head, next.split, next.splits};

@@ -7,8 +7,10 @@ template <int ROWS> GPU_FN void decode_start(const decode_block<ROWS> &b) {
     enum { WARPS = decode_shape<ROWS>::WARPS };
     for (int i = 0; i < WARPS * decode_shape<ROWS>::STAGES; i++)
         sm90_barrier_init(decode_address(&b.header->full[0][i]), 1);
-    for (int i = 0; i < SM90_DECODE_AHEAD; i++)
+    for (int i = 0; i < SM90_DECODE_AHEAD; i++) {
         sm90_barrier_init(decode_address(&b.header->queries_ready[i]), SM90_DECODE_HELPERS);
+        sm90_barrier_init(decode_address(&b.header->fresh_ready[i]), SM90_DECODE_HELPERS);
+    }
     for (int i = 0; i < SM90_DECODE_BEHIND; i++) {
         sm90_barrier_init(decode_address(&b.header->sums_ready[i]), WARPS);
         sm90_barrier_init(decode_address(&b.header->sums_free[i]), SM90_DECODE_HELPERS);
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS), 1)
     /* Lengths are on their way while barriers begin. */
     if (warp < shape::WARPS) {
         gpu_wait_for_last();
-        const decode_lengths read = decode_read_lengths(&call, 0, false);
+        const decode_lengths read = decode_read_lengths(&call, 0, true);
         gpu_let_next_start();
         __syncthreads();
         decode_compute<DTYPE, ROWS>(b, &k, &v, warp, read);

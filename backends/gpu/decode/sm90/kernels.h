@@ -110,7 +110,7 @@ typedef struct sm90_decode_call {
     int32_t sequences, k_heads, group, tokens;
     int32_t pages, page_chunks;        /* of the cache; chunks of a page */
     int32_t capacity;                  /* most keys of a sequence */
-    int32_t most_splits, least_chunks; /* of a sequence; of a split but the only one */
+    int32_t most_splits, least_chunks; /* of a sequence; of a split, unless it is the only one */
     /* 2^32 / page_chunks, k_heads, least_chunks and group, up; 0: 1 */
     uint32_t per_page, per_head, per_split, per_group;
     int32_t flags;  /* SM90_DECODE_ */

@@ -11,7 +11,7 @@
 enum { DIM = SM90_DECODE_DIM, CHUNK = SM90_DECODE_CHUNK };
 
 /* Chunks of a split: shorter ones make one sequence faster, and cost many sequences more joins. */
-enum { LEAST_CHUNKS = 48 };
+enum { LEAST_CHUNKS = 23 };
 
 /* Copies of a warp that stay in the L2, of 8 KB each: so many of all blocks fit there. */
 enum { COPIES_STAY = 5 };
@@ -74,11 +74,13 @@ static int64_t most_splits(int64_t k_heads, int multiprocessors) {
     return most > 1 ? most : 1;
 }
 
-/* Splits of the longest sequence. */
+/* Splits of the longest sequence, as decode_splits counts them. */
 static int64_t splits_of(const gpu_decode_sizes *s, int multiprocessors) {
-    const int64_t splits = gpu_divide_up(gpu_divide_up(s->k_tokens, CHUNK), LEAST_CHUNKS),
-                  most = most_splits(s->k_heads, multiprocessors);
-    return splits < 1 ? 1 : gpu_at_most(splits, most);
+    const int64_t whole = gpu_divide_up(s->k_tokens, CHUNK) / LEAST_CHUNKS;
+    int64_t splits = 1;
+    while (2 * splits <= whole)
+        splits *= 2;
+    return gpu_at_most(splits, most_splits(s->k_heads, multiprocessors));
 }
 
 static int fits_sizes(const gpu_decode_sizes *s) {

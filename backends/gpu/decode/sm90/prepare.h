@@ -239,10 +239,10 @@ GPU_FN decode_words decode_stepped(const sm90_decode_call *c, int tensor,
                               by.weight[tensor], position, x);
 }
 
-/* Queries and new tokens of item n to shared memory, new tokens to the cache. */
+/* Queries of item n to shared memory. */
 template <int DTYPE, int ROWS>
-GPU_FN void decode_prepare(const decode_block<ROWS> &b, const decode_constants &by, int n,
-                           const decode_item &item, int helper, const decode_loaded<ROWS> &x) {
+GPU_FN void decode_prepare_queries(const decode_block<ROWS> &b, const decode_constants &by, int n,
+                                   int helper, const decode_loaded<ROWS> &x) {
     typedef decode_shape<ROWS> shape;
     const sm90_decode_call *c = b.call;
 #pragma unroll
@@ -255,6 +255,15 @@ GPU_FN void decode_prepare(const decode_block<ROWS> &b, const decode_constants &
             decode_stepped<DTYPE>(c, 0, by, decode_position(&c->steps[0], x.q_id[e], x.q_offset),
                                   x.q[e]));
     }
+}
+
+/* New tokens of item n to shared memory and to the cache. */
+template <int DTYPE, int ROWS>
+GPU_FN void decode_prepare_fresh(const decode_block<ROWS> &b, const decode_constants &by, int n,
+                                 const decode_item &item, int helper,
+                                 const decode_loaded<ROWS> &x) {
+    typedef decode_shape<ROWS> shape;
+    const sm90_decode_call *c = b.call;
 #pragma unroll
     for (int e = 0; e < shape::NEW; e++) {
         const int token = decode_nth(helper, e), index = item.start + token;
