@@ -43,7 +43,7 @@ static const one_launch cases[] = {
     /* many items a block */
     {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 640, .places = 64},
     {ROPE_F16, 2, 8, .page_size = 16, .sequences = 640, .places = 64, .slots = 1},
-    {ROPE_BF16, 1, 7, .page_size = 32, .sequences = 96, .places = 1024},
+    {ROPE_BF16, 1, 3, .page_size = 32, .sequences = 96, .places = 950},
 };
 
 /* The parts of an arena. */

@@ -10,8 +10,9 @@
 
 enum { DIM = SM90_DECODE_DIM, CHUNK = SM90_DECODE_CHUNK };
 
-/* Chunks of a split: shorter ones make one sequence faster, and cost many sequences more joins. */
-enum { LEAST_CHUNKS = 23 };
+/* Chunks of a split: shorter ones make one sequence faster, and cost many sequences more joins, of
+ * as many rows as a key head has heads of queries. */
+enum { LEAST_CHUNKS = 23, LEAST_CHUNKS_OF_MANY = 32, FEW_HEADS = 4 };
 
 /* Copies of a warp that stay in the L2, of 8 KB each: so many of all blocks fit there. */
 enum { COPIES_STAY = 5 };
@@ -74,9 +75,13 @@ static int64_t most_splits(int64_t k_heads, int multiprocessors) {
     return most > 1 ? most : 1;
 }
 
+static int64_t least_chunks(const gpu_decode_sizes *s) {
+    return s->q_heads > FEW_HEADS * s->k_heads ? LEAST_CHUNKS_OF_MANY : LEAST_CHUNKS;
+}
+
 /* Splits of the longest sequence, as decode_splits counts them. */
 static int64_t splits_of(const gpu_decode_sizes *s, int multiprocessors) {
-    const int64_t whole = gpu_divide_up(s->k_tokens, CHUNK) / LEAST_CHUNKS;
+    const int64_t whole = gpu_divide_up(s->k_tokens, CHUNK) / least_chunks(s);
     int64_t splits = 1;
     while (2 * splits <= whole)
         splits *= 2;
@@ -257,7 +262,7 @@ static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void 
     d->parts = (sm90_decode_parts){workspace, (float *)(void *)((char *)workspace + bytes[0]),
                                    (float *)(void *)((char *)workspace + bytes[0] + bytes[1])};
     d->most_splits = (int32_t)splits_of(sizes, multiprocessors);
-    d->least_chunks = LEAST_CHUNKS;
+    d->least_chunks = (int32_t)least_chunks(sizes);
     d->stay = COPIES_STAY;
 }
 
