@@ -103,6 +103,7 @@ typedef struct plan_extras {
     const rope_shape *shape; /* with it a table, of `file` */
     const char *file;
     const rope_candidate *composed;
+    const rope_around *around;
 } plan_extras;
 
 static rope_status make(const rope_operation *operation, void *problem, const rope_choice *choice,
@@ -126,6 +127,7 @@ static rope_status make(const rope_operation *operation, void *problem, const ro
     made->backend = backend;
     made->device = choice->device;
     made->shape = extras->shape;
+    made->around = extras->around;
     if (extras->composed) {
         made->composed = *extras->composed;
         made->composed.data = backend;
@@ -144,19 +146,19 @@ static rope_status make(const rope_operation *operation, void *problem, const ro
 
 rope_status rope_plan_make(const rope_operation *operation, void *problem,
                            const rope_choice *choice, rope_plan **plan) {
-    return make(operation, problem, choice, &(plan_extras){NULL, NULL, NULL}, plan);
+    return make(operation, problem, choice, &(plan_extras){NULL, NULL, NULL, NULL}, plan);
 }
 
 rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
                                  const rope_choice *choice, const rope_shape *shape,
-                                 const char *file, rope_plan **plan) {
-    return make(operation, problem, choice, &(plan_extras){shape, file, NULL}, plan);
+                                 const char *file, const rope_around *around, rope_plan **plan) {
+    return make(operation, problem, choice, &(plan_extras){shape, file, NULL, around}, plan);
 }
 
 rope_status rope_plan_make_composed(const rope_operation *operation, void *problem,
                                     const rope_choice *choice, const rope_candidate *composed,
                                     rope_plan **plan) {
-    return make(operation, problem, choice, &(plan_extras){NULL, NULL, composed}, plan);
+    return make(operation, problem, choice, &(plan_extras){NULL, NULL, composed, NULL}, plan);
 }
 
 void rope_plan_destroy(rope_plan *plan) {
@@ -190,6 +192,12 @@ static rope_status run_by(const rope_plan *plan, const rope_bound_kernel *kernel
 }
 
 rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspace, void *stream) {
+    return plan->around ? plan->around->run(plan, call, workspace, stream)
+                        : rope_plan_run_kernels(plan, call, workspace, stream);
+}
+
+rope_status rope_plan_run_kernels(const rope_plan *plan, const void *call, void *workspace,
+                                  void *stream) {
     const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call);
     rope_status status = run_by(plan, kernel, call, workspace, stream);
     if (declines(status) && kernel != &plan->first)
@@ -262,7 +270,8 @@ rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_
         else if (one > *bytes)
             *bytes = one;
     }
-    return status;
+    return status == ROPE_OK && plan->around ? plan->around->workspace(plan->problem, bounds, bytes)
+                                             : status;
 }
 
 int32_t rope_plan_numerics(const rope_plan *plan) {

@@ -13,6 +13,7 @@
 #define ROPEKIT_COMMON_NORM_GRADIENT_H
 
 #include "common/math/norm.h"
+#include "common/math/position.h"
 
 /* Rows, each a head of a token, whose products for a weight are one chain of fused operations. */
 enum { ROPE_GRADIENT_CHAIN = 8 };
@@ -71,6 +72,19 @@ ROPE_FN int64_t rope_gradient_block(int64_t heads, int64_t weight_stride) {
         most *= 2;
     }
     return tokens;
+}
+
+/* Whether a call differentiates a token. */
+ROPE_FN int rope_gradient_takes(const rope_append_backward_call *call, int64_t batch,
+                                int64_t token) {
+    const rope_position_map *map = &call->forward.rope.position;
+    if (!call->attended)
+        return 1;
+    const rope_site site = rope_site_of(map, batch, token);
+    const int64_t length = site.sequence < 0 || !call->lengths
+                               ? site.length
+                               : rope_index_at(map, call->lengths, site.sequence);
+    return site.sequence >= 0 && length <= site.length && site.index < length;
 }
 
 #endif

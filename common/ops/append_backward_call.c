@@ -19,8 +19,7 @@ static const char *const weight_names[] = {"q.weight", "k.weight", "v.weight"};
 typedef struct gradient_regions {
     rope_tensor_spans input, spans;
     rope_append_weights weight;
-    rope_region sums;
-    int64_t stride[2];
+    rope_append_weights sums;
 } gradient_regions;
 
 static const rope_append_gradient *gradient_of(const rope_append_backward_args *args, int which) {
@@ -87,29 +86,26 @@ static rope_status read_input(const rope_append_problem *problem, const rope_app
     return status;
 }
 
-static rope_status read_sums(const rope_append_problem *problem, const rope_append_gradient *g,
-                             int which, const rope_append_operand *o, float **weight,
-                             gradient_regions *regions) {
-    const int64_t dim = problem->steps[which].norm_dim, heads = o->weight_stride ? o->heads : 1;
-    rope_region *region = &regions->sums;
-    *weight = g->weight;
+rope_status rope_weight_gradient_read(const char *name, float *given, int64_t dim,
+                                      const rope_append_operand *o, rope_append_weights *sums) {
+    const int64_t heads = o->weight_stride ? o->heads : 1;
+    rope_region *region = &sums->region;
     region->name = NULL;
-    if (!g->weight)
+    if (!given)
         return ROPE_OK;
-    rope_status status = rope_pointer_check(names[which], "weight", g->weight, sizeof(float));
+    rope_status status = rope_pointer_check("", name, given, sizeof(float));
     if (status != ROPE_OK)
         return status;
-    *region = (rope_region){weight_names[which], 1, {heads, dim}, {0}};
-    regions->stride[0] = dim;
-    regions->stride[1] = 1;
-    region->span = (rope_span){2, region->count, regions->stride, sizeof(float), 0, 0};
-    return rope_span_place(&region->span, g->weight)
+    *region = (rope_region){name, 1, {heads, dim}, {0}};
+    sums->stride[0] = dim;
+    sums->stride[1] = 1;
+    region->span = (rope_span){2, region->count, sums->stride, sizeof(float), 0, 0};
+    return rope_span_place(&region->span, given)
                ? ROPE_OK
                : rope_fail(ROPE_ERROR_OVERFLOW,
                            "%s is %p; allowed is what stays within 64-bit addresses with %lld "
                            "heads of %lld elements",
-                           weight_names[which], (void *)g->weight, (long long)heads,
-                           (long long)dim);
+                           name, (void *)given, (long long)heads, (long long)dim);
 }
 
 /* forward->tensor[which].heads stays 0 where nothing is wanted. */
@@ -138,7 +134,9 @@ static rope_status read_tensor(const rope_append_problem *problem,
         status = read_input(problem, forward, which, o, regions);
     if (status == ROPE_OK)
         status = rope_append_weight_read(problem, forward, which, o, &regions->weight);
-    return status == ROPE_OK ? read_sums(problem, g, which, o, &call->weight[which], regions)
+    call->weight[which] = g->weight;
+    return status == ROPE_OK ? rope_weight_gradient_read(weight_names[which], g->weight,
+                                                         steps->norm_dim, o, &regions->sums)
                              : status;
 }
 
@@ -154,7 +152,7 @@ static void add_tensor(rope_regions *list, const rope_append_backward_call *call
     if (call->forward.tensor[which].in)
         rope_regions_add(list, in_names[which], 0, &regions->input.in);
     rope_regions_add_region(list, &regions->weight.region);
-    rope_regions_add_region(list, &regions->sums);
+    rope_regions_add_region(list, &regions->sums.region);
 }
 
 static rope_status check_overlap(const rope_append_problem *problem,

@@ -54,10 +54,9 @@ static rope_status check_tensor_unread(const rope_append_problem *problem,
     return ROPE_OK;
 }
 
-static rope_status check_weight_unread(const rope_append_problem *problem,
-                                       const rope_append_args *args, int which) {
-    const rope_norm_weight *w = weight_of(args, which);
-    if (problem->steps[which].weight == 0 && (w->data || w->head_stride))
+rope_status rope_norm_weight_unread(const rope_append_steps *steps, const rope_norm_weight *w,
+                                    int which) {
+    if (steps->weight == 0 && (w->data || w->head_stride))
         return rope_fail(
             ROPE_ERROR_INVALID_VALUE,
             "%s.data is %p and %s.head_stride is %lld; allowed is NULL and 0 where the "
@@ -93,7 +92,7 @@ rope_status rope_append_unread_check(const rope_append_problem *problem,
     for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++) {
         status = check_tensor_unread(problem, args, t);
         if (status == ROPE_OK)
-            status = check_weight_unread(problem, args, t);
+            status = rope_norm_weight_unread(&problem->steps[t], weight_of(args, t), t);
     }
     if (status == ROPE_OK)
         status = rope_append_cache_unread(problem, args);
@@ -150,11 +149,8 @@ static rope_status read_views(const rope_append_problem *problem, const rope_app
     return ROPE_OK;
 }
 
-rope_status rope_append_weight_read(const rope_append_problem *problem,
-                                    const rope_append_args *args, int which, rope_append_operand *o,
-                                    rope_append_weights *weights) {
-    const rope_append_steps *steps = &problem->steps[which];
-    const rope_norm_weight *given = weight_of(args, which);
+rope_status rope_norm_weight_read(const rope_append_steps *steps, const rope_norm_weight *given,
+                                  int which, rope_append_operand *o, rope_append_weights *weights) {
     rope_region *region = &weights->region;
     region->name = NULL;
     if (steps->weight == 0)
@@ -180,6 +176,12 @@ rope_status rope_append_weight_read(const rope_append_problem *problem,
                          "with %lld heads",
                          weight_names[which], (long long)o->weight_stride, (long long)o->heads);
     return ROPE_OK;
+}
+
+rope_status rope_append_weight_read(const rope_append_problem *problem,
+                                    const rope_append_args *args, int which, rope_append_operand *o,
+                                    rope_append_weights *weights) {
+    return rope_norm_weight_read(&problem->steps[which], weight_of(args, which), which, o, weights);
 }
 
 /* optional: 1: an out may be absent without a cache. */

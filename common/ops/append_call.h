@@ -29,7 +29,13 @@ typedef struct rope_append_weights {
     int64_t stride[2];
 } rope_append_weights;
 
+/* Weights that no norm has are not given. */
+rope_status rope_norm_weight_unread(const rope_append_steps *steps, const rope_norm_weight *given,
+                                    int which);
+
 /* Fills the weights of a tensor whose heads are known, and their region. */
+rope_status rope_norm_weight_read(const rope_append_steps *steps, const rope_norm_weight *given,
+                                  int which, rope_append_operand *o, rope_append_weights *weights);
 rope_status rope_append_weight_read(const rope_append_problem *problem,
                                     const rope_append_args *args, int which, rope_append_operand *o,
                                     rope_append_weights *weights);

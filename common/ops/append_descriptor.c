@@ -50,59 +50,59 @@ static int is_finite(double x) {
     return isfinite((float)x);
 }
 
-static rope_status check_norm_window(const char *part, rope_norm *norm, int32_t head_dim) {
+static rope_status check_norm_window(const char *name, rope_norm *norm, int32_t head_dim) {
     if (norm->offset < 0 || norm->offset >= head_dim)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.offset is %d; allowed is 0..%d (head_dim %d - 1)", part,
-                         norm->offset, head_dim - 1, head_dim);
+                         "%s.offset is %d; allowed is 0..%d (head_dim %d - 1)", name, norm->offset,
+                         head_dim - 1, head_dim);
     if (norm->dim < 0 || norm->dim > head_dim - norm->offset)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.dim is %d; allowed is 0..%d (head_dim %d - norm.offset %d)", part,
+                         "%s.dim is %d; allowed is 0..%d (head_dim %d - norm.offset %d)", name,
                          norm->dim, head_dim - norm->offset, head_dim, norm->offset);
     if (norm->dim == 0)
         norm->dim = head_dim - norm->offset;
     return ROPE_OK;
 }
 
-static rope_status check_norm_weight(const char *part, rope_norm *norm, int32_t dtype) {
+static rope_status check_norm_weight(const char *name, rope_norm *norm, int32_t dtype) {
     rope_status status =
-        rope_choice_check(part, ".norm.weight", &norm->weight, rope_norm_weight_names, 0);
+        rope_choice_check(name, ".weight", &norm->weight, rope_norm_weight_names, 0);
     if (status != ROPE_OK)
         return status;
     if (norm->weight == 0 && norm->weight_dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.weight_dtype is %s; allowed is 0 without norm.weight", part,
+                         "%s.weight_dtype is %s; allowed is 0 without norm.weight", name,
                          rope_choice_name(rope_dtype_names, norm->weight_dtype).text);
     if (norm->weight_dtype == 0)
         norm->weight_dtype = dtype;
     if (norm->weight_dtype != ROPE_F32 && norm->weight_dtype != dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.weight_dtype is %s; allowed is 0 (dtype), 1 (ROPE_F32) or dtype, "
+                         "%s.weight_dtype is %s; allowed is 0 (dtype), 1 (ROPE_F32) or dtype, "
                          "%s",
-                         part, rope_choice_name(rope_dtype_names, norm->weight_dtype).text,
+                         name, rope_choice_name(rope_dtype_names, norm->weight_dtype).text,
                          rope_choice_name(rope_dtype_names, dtype).text);
-    return rope_choice_check(part, ".norm.rounding", &norm->rounding, rope_norm_rounding_names,
+    return rope_choice_check(name, ".rounding", &norm->rounding, rope_norm_rounding_names,
                              ROPE_NORM_ROUND_ONCE);
 }
 
-static rope_status check_norm(const char *part, rope_norm *norm, int32_t dtype, int32_t head_dim) {
-    rope_status status = rope_choice_check(part, ".norm.type", &norm->type, rope_norm_names, 0);
+rope_status rope_norm_check(const char *name, rope_norm *norm, int32_t dtype, int32_t head_dim) {
+    rope_status status = rope_choice_check(name, ".type", &norm->type, rope_norm_names, 0);
     if (status == ROPE_OK && norm->type == 0) {
         char prefix[16];
-        snprintf(prefix, sizeof prefix, "%s.norm.", part);
+        snprintf(prefix, sizeof prefix, "%s.", name);
         return rope_unread_check(norm, norm_fields, ROPE_COUNT(norm_fields), prefix,
                                  "without norm.type");
     }
     if (status == ROPE_OK)
-        status = rope_choice_check(part, ".norm.scope", &norm->scope, rope_norm_scope_names,
-                                   ROPE_NORM_HEAD);
+        status =
+            rope_choice_check(name, ".scope", &norm->scope, rope_norm_scope_names, ROPE_NORM_HEAD);
     if (status == ROPE_OK)
-        status = check_norm_window(part, norm, head_dim);
+        status = check_norm_window(name, norm, head_dim);
     if (status == ROPE_OK)
-        status = check_norm_weight(part, norm, dtype);
+        status = check_norm_weight(name, norm, dtype);
     if (status == ROPE_OK && !(norm->eps >= 0 && is_finite(norm->eps)))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.eps is %g; allowed is >= 0 and finite in fp32", part, norm->eps);
+                         "%s.eps is %g; allowed is >= 0 and finite in fp32", name, norm->eps);
     return status;
 }
 
@@ -112,7 +112,9 @@ static rope_status check_store(const char *part, rope_append_part *steps, int32_
 
 static rope_status check_part(const char *part, rope_append_part *steps, int32_t dtype,
                               int32_t head_dim) {
-    rope_status status = check_norm(part, &steps->norm, dtype, head_dim);
+    char norm[16];
+    snprintf(norm, sizeof norm, "%s.norm", part);
+    rope_status status = rope_norm_check(norm, &steps->norm, dtype, head_dim);
     if (status == ROPE_OK &&
         (!is_finite(steps->factor) || (steps->factor != 0 && (float)steps->factor == 0)))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,

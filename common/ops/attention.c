@@ -2,21 +2,20 @@
 #include "common/abi.h"
 #include "common/ops/attention_call.h"
 #include "common/ops/attention_descriptor.h"
+#include "common/ops/attention_norms.h"
 #include "common/ops/attention_problem.h"
 #include "common/ops/attention_shape.h"
 #include "common/ops/fields.h"
 #include "common/plan.h"
 #include "common/status.h"
 
-#include <stdlib.h>
-
 static const rope_operation operation = {.name = "attention",
                                          .version = ROPE_ATTENTION_VERSION,
-                                         .call_size = sizeof(rope_attention_call),
+                                         .call_size = sizeof(rope_attention_own_call),
                                          .read = rope_attention_call_read,
-                                         .release = free};
+                                         .release = rope_attention_own_release};
 
-_Static_assert(sizeof(rope_attention_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
+_Static_assert(sizeof(rope_attention_own_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
 
 rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_plan **plan) {
     if (!plan)
@@ -28,9 +27,18 @@ rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_pla
         status = rope_attention_problem_create(&full, &problem);
     if (status != ROPE_OK)
         return status;
+    rope_attention_own *own = (rope_attention_own *)(void *)problem;
+    status = rope_attention_norms_create(&full, 0, own);
+    if (status != ROPE_OK) {
+        rope_attention_own_release(own);
+        return status;
+    }
     const rope_choice choice = {full.rope.backend, full.rope.device, full.rope.kernel};
-    return rope_plan_make_tuned(&operation, problem, &choice, &rope_attention_shape, full.tuning,
-                                plan);
+    status = rope_plan_make_tuned(&operation, own, &choice, &rope_attention_shape, full.tuning,
+                                  rope_attention_around(own), plan);
+    if (status == ROPE_OK)
+        rope_attention_norms_note(*plan);
+    return status;
 }
 
 static rope_status check_bounds(const rope_attention_bounds *b) {

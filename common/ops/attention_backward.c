@@ -3,21 +3,20 @@
 #include "common/ops/attention_backward_call.h"
 #include "common/ops/attention_call.h"
 #include "common/ops/attention_descriptor.h"
+#include "common/ops/attention_norms.h"
 #include "common/ops/attention_problem.h"
 #include "common/ops/attention_shape.h"
 #include "common/ops/rope_descriptor.h"
 #include "common/plan.h"
 #include "common/status.h"
 
-#include <stdlib.h>
-
 static const rope_operation operation = {.name = "attention_backward",
                                          .version = ROPE_ATTENTION_BACKWARD_VERSION,
-                                         .call_size = sizeof(rope_attention_backward_call),
+                                         .call_size = sizeof(rope_attention_backward_own_call),
                                          .read = rope_attention_backward_call_read,
-                                         .release = free};
+                                         .release = rope_attention_own_release};
 
-_Static_assert(sizeof(rope_attention_backward_call) <= ROPE_MAX_CALL_SIZE,
+_Static_assert(sizeof(rope_attention_backward_own_call) <= ROPE_MAX_CALL_SIZE,
                "a call lies on the stack");
 
 /* What the forward alone has. */
@@ -47,9 +46,18 @@ rope_status rope_attention_backward_plan_create(const rope_attention_desc *desc,
         status = rope_attention_problem_create(&full, &problem);
     if (status != ROPE_OK)
         return status;
+    rope_attention_own *own = (rope_attention_own *)(void *)problem;
+    status = rope_attention_norms_create(&full, 1, own);
+    if (status != ROPE_OK) {
+        rope_attention_own_release(own);
+        return status;
+    }
     const rope_choice choice = {full.rope.backend, full.rope.device, full.rope.kernel};
-    return rope_plan_make_tuned(&operation, problem, &choice, &rope_attention_backward_shape,
-                                full.tuning, plan);
+    status = rope_plan_make_tuned(&operation, own, &choice, &rope_attention_backward_shape,
+                                  full.tuning, rope_attention_around(own), plan);
+    if (status == ROPE_OK)
+        rope_attention_norms_note(*plan);
+    return status;
 }
 
 rope_status rope_attention_backward_workspace(const rope_plan *plan,

@@ -1,7 +1,9 @@
 #include "common/ops/attention_backward_call.h"
 
 #include "common/abi.h"
+#include "common/ops/append_backward_call.h"
 #include "common/ops/attention_call.h"
+#include "common/ops/attention_norms.h"
 #include "common/status.h"
 
 #include <string.h>
@@ -101,20 +103,100 @@ static rope_status read_gradients(const rope_attention_problem *problem,
     return status == ROPE_OK ? read_sinks(problem, heads, args, call, &regions[4]) : status;
 }
 
-static rope_status read_all(const rope_attention_problem *problem,
-                            const rope_attention_backward_args *args,
-                            const rope_attention_args *forward, rope_attention_backward_call *call,
-                            int *empty) {
+/* --- norms --- */
+
+/* What a norm reads, its weights, and where their gradient goes. */
+typedef struct norm_regions {
+    rope_region in;
+    rope_append_weights weights, gradient;
+} norm_regions;
+
+/* What the forward read, which what it wrote stands for in a call. */
+static rope_status read_normed(const rope_attention_own *own, const rope_tensor *given, int which,
+                               int64_t batch, int64_t tokens, rope_append_operand *norm,
+                               norm_regions *regions) {
+    static const char *const in[ROPE_NORMED] = {"q.in", "k.in"};
+    const int64_t count[4] = {batch, tokens, norm->heads, own->problem.head_dim};
+    const rope_attention_view view = {
+        in[which], given->in, given->in_stride, rope_dtype_size(own->problem.rope.dtype), 4, 0};
+    norm->in = given->in;
+    if (given->in && given->in == given->out)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "%c.out is %s, %p; allowed is another where %c has a norm, whose gradient "
+                         "reads what the norm read",
+                         in[which][0], in[which], given->in, in[which][0]);
+    return rope_attention_view_read(&view, count, norm->in_stride, &regions->in);
+}
+
+/* Of queries where there are some. */
+static rope_status read_norms(const rope_attention_own *own,
+                              const rope_attention_backward_args *args,
+                              rope_attention_backward_own_call *made,
+                              norm_regions regions[ROPE_NORMED]) {
+    static const char *const names[ROPE_NORMED] = {"dq_weight", "dk_weight"};
+    const rope_attention_args *forward = args->forward;
+    const rope_attention_backward_call *call = &made->call;
+    float *const weight[ROPE_NORMED] = {args->dq_weight, args->dk_weight};
+    rope_append_weights *const weights[ROPE_NORMED] = {&regions[0].weights, &regions[1].weights};
+    rope_status status =
+        rope_attention_norms_read(own, forward, &call->forward, made->norm, weights);
+    for (int t = 0; t < ROPE_NORMED && status == ROPE_OK; t++) {
+        rope_append_operand *norm = &made->norm[t];
+        const rope_tensor *given = t ? &forward->rope.k : &forward->rope.q;
+        const int64_t tokens = t ? call->forward.k_tokens : call->forward.rope.tokens;
+        made->weight[t] = norm->heads ? weight[t] : NULL;
+        if (norm->heads && given->out && (made->weight[t] || (t ? call->dk : call->dq)))
+            status = read_normed(own, given, t, forward->rope.batch, tokens, norm, &regions[t]);
+        if (status == ROPE_OK && norm->heads)
+            status = rope_weight_gradient_read(names[t], weight[t], own->norms->steps[t].norm_dim,
+                                               norm, &regions[t].gradient);
+    }
+    return status;
+}
+
+static rope_status check_gradients_unread(const rope_attention_own *own,
+                                          const rope_attention_backward_args *args) {
+    const rope_append_problem *norms = own->norms;
+    const int q = norms && norms->steps[ROPE_APPEND_Q].weight,
+              k = norms && norms->steps[ROPE_APPEND_K].weight;
+    if ((args->dq_weight && !q) || (args->dk_weight && !k))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "dq_weight is %p and dk_weight is %p; allowed is NULL where the "
+                         "descriptor has no weight",
+                         (void *)args->dq_weight, (void *)args->dk_weight);
+    return rope_attention_weights_unread(own, args->forward);
+}
+
+static void add_norms(rope_regions *list, const norm_regions regions[ROPE_NORMED]) {
+    for (int t = 0; t < ROPE_NORMED; t++) {
+        rope_regions_add_region(list, &regions[t].in);
+        rope_regions_add_region(list, &regions[t].weights.region);
+        rope_regions_add_region(list, &regions[t].gradient.region);
+    }
+}
+
+/* --- a call --- */
+
+static rope_status read_all(const rope_attention_own *own, const rope_attention_backward_args *args,
+                            const rope_attention_args *forward,
+                            rope_attention_backward_own_call *made, int *empty) {
+    const rope_attention_problem *problem = &own->problem;
+    rope_attention_backward_call *call = &made->call;
+    norm_regions norms[ROPE_NORMED] = {{.in = {.name = NULL}}};
     rope_attention_regions regions;
     rope_region gradients[GRADIENTS];
     rope_regions list;
     rope_span workspace;
     const int without = forward->rope.batch > 0 && forward->k_tokens > 0 &&
-                        (args->dk.data || args->dv.data || args->dsinks);
-    rope_status status = read_forward(problem, forward, without, &call->forward, &regions, empty);
+                        (args->dk.data || args->dv.data || args->dsinks || args->dk_weight);
+    rope_status status = check_gradients_unread(own, args);
+    if (status == ROPE_OK)
+        status = read_forward(problem, forward, without, &call->forward, &regions, empty);
     if (status != ROPE_OK || (*empty && !without))
         return status;
     status = read_gradients(problem, args, *empty, call, gradients);
+    if (status == ROPE_OK)
+        status = read_norms(own, args, made, norms);
     if (status != ROPE_OK)
         return status;
     list.count = 0;
@@ -123,7 +205,9 @@ static rope_status read_all(const rope_attention_problem *problem,
         list.at[i].written = 0;
     for (int i = 0; i < GRADIENTS; i++)
         rope_regions_add_region(&list, &gradients[i]);
-    *empty = !call->dq && !call->dk && !call->dv && !call->dsinks;
+    add_norms(&list, norms);
+    *empty = !call->dq && !call->dk && !call->dv && !call->dsinks && !made->weight[0] &&
+             !made->weight[1];
     status =
         rope_regions_add_workspace(&list, forward->workspace, forward->workspace_bytes, &workspace);
     if (status == ROPE_OK)

@@ -2,6 +2,7 @@
 
 #include "common/abi.h"
 #include "common/math/attention.h"
+#include "common/ops/attention_norms.h"
 #include "common/ops/cache.h"
 #include "common/ops/lists.h"
 #include "common/ops/positions.h"
@@ -263,18 +264,28 @@ rope_status rope_attention_lists_check(const rope_regions *written,
     return status == ROPE_OK ? check_key_lists(written, problem, call) : status;
 }
 
-static rope_status read_all(const rope_attention_problem *problem, const rope_attention_args *args,
-                            rope_attention_call *call, int *empty) {
+static rope_status read_all(const rope_attention_own *own, const rope_attention_args *args,
+                            rope_attention_own_call *made, int *empty) {
+    const rope_attention_problem *problem = &own->problem;
+    rope_attention_call *call = &made->call;
     rope_attention_regions regions;
+    rope_append_weights weights[ROPE_NORMED];
     rope_regions list;
     rope_span workspace;
     const int keys = args->rope.k.out && args->rope.batch > 0 && args->k_tokens > 0;
     list.count = 0;
-    rope_status status = rope_attention_parts_read(problem, args, keys, call, &regions, empty);
+    rope_status status = rope_attention_weights_unread(own, args);
+    if (status == ROPE_OK)
+        status = rope_attention_parts_read(problem, args, keys, call, &regions, empty);
     *empty = *empty && !keys;
+    if (status == ROPE_OK && !*empty)
+        status = rope_attention_norms_read(
+            own, args, call, made->norm, (rope_append_weights *const[]){&weights[0], &weights[1]});
     if (status != ROPE_OK || *empty)
         return status;
     rope_attention_regions_add(call, &regions, &list);
+    for (int t = 0; t < ROPE_NORMED; t++)
+        rope_regions_add_region(&list, &weights[t].region);
     status = rope_regions_add_workspace(&list, args->workspace, args->workspace_bytes, &workspace);
     if (status == ROPE_OK)
         status = rope_regions_check(&list);

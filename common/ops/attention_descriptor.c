@@ -1,6 +1,7 @@
 #include "common/ops/attention_descriptor.h"
 
 #include "common/abi.h"
+#include "common/ops/append_descriptor.h"
 #include "common/ops/fields.h"
 #include "common/status.h"
 
@@ -119,6 +120,20 @@ static rope_status check_cache(rope_attention_desc *desc) {
                              : status;
 }
 
+static rope_status check_norms(rope_attention_desc *desc) {
+    const int32_t dtype = desc->rope.dtype, head_dim = desc->rope.head_dim;
+    rope_status status = rope_norm_check("q_norm", &desc->q_norm, dtype, head_dim);
+    if (status == ROPE_OK)
+        status = rope_norm_check("k_norm", &desc->k_norm, dtype, head_dim);
+    if (status == ROPE_OK && desc->k_norm.type &&
+        (desc->cache || desc->rotation == ROPE_ATTENTION_ROTATE_Q))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "k_norm.type is %s; allowed is 0 %s",
+                         rope_choice_name(rope_norm_names, desc->k_norm.type).text,
+                         desc->cache ? "with a cache, whose keys have had their norm"
+                                     : "where keys were rotated, and so had their norm");
+    return status;
+}
+
 static rope_status check_rope(const rope_desc *given, rope_attention_desc *full) {
     rope_status status = rope_embedded_read(
         given, ROPE_MAX_ATTENTION_HEAD_DIM, full->rotation != ROPE_ATTENTION_ROTATE_NONE,
@@ -153,5 +168,7 @@ rope_status rope_attention_descriptor_read(const rope_attention_desc *given,
         status = check_sinks(full);
     if (status == ROPE_OK)
         status = check_order(full->nondeterministic);
-    return status == ROPE_OK ? check_cache(full) : status;
+    if (status == ROPE_OK)
+        status = check_cache(full);
+    return status == ROPE_OK ? check_norms(full) : status;
 }

@@ -1,5 +1,6 @@
 #include "common/ops/attention_problem.h"
 
+#include "common/ops/attention_norms.h"
 #include "common/ops/rope_problem.h"
 
 #include <math.h>
@@ -24,12 +25,14 @@ static int64_t or_none(int64_t length) {
 rope_status rope_attention_problem_create(const rope_attention_desc *desc,
                                           rope_attention_problem **made) {
     rope_problem *rope;
-    rope_status status = rope_problem_create(&desc->rope, sizeof(rope_attention_problem), &rope);
+    rope_status status = rope_problem_create(&desc->rope, sizeof(rope_attention_own), &rope);
     if (status != ROPE_OK)
         return status;
     const int32_t dtype = desc->rope.dtype, head_dim = desc->rope.head_dim;
-    rope_attention_problem *problem = (rope_attention_problem *)(void *)rope;
-    *problem = (rope_attention_problem){
+    rope_attention_own *own = (rope_attention_own *)(void *)rope;
+    own->norms = NULL;
+    own->append = own->backward = NULL;
+    own->problem = (rope_attention_problem){
         .rope = *rope,
         .head_dim = head_dim,
         .v_head_dim = desc->v_head_dim,
@@ -50,6 +53,6 @@ rope_status rope_attention_problem_create(const rope_attention_desc *desc,
         .v = steps_of(&desc->v, dtype, desc->v_head_dim),
         .nondeterministic = desc->nondeterministic,
     };
-    *made = problem;
+    *made = &own->problem;
     return ROPE_OK;
 }

@@ -4,7 +4,7 @@
 
 #include <ropekit/backend.h>
 
-/* Makes a problem that free() releases. */
+/* Makes a problem, a rope_attention_own without norms, that free() releases. */
 rope_status rope_attention_problem_create(const rope_attention_desc *desc,
                                           rope_attention_problem **problem);
 

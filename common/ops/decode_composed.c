@@ -44,7 +44,7 @@ static rope_status make_plans(const rope_backend *backend, const rope_decode_own
     const rope_status status = rope_plan_make(&append_operation, append, &any, &made->append);
     return status == ROPE_OK
                ? rope_plan_make_tuned(&attention_operation, attention, &named,
-                                      &rope_attention_shape, own->tuning, &made->attention)
+                                      &rope_attention_shape, own->tuning, NULL, &made->attention)
                : status;
 }
 

@@ -14,7 +14,7 @@ typedef struct rope_region {
     rope_span span;
 } rope_region;
 
-enum { ROPE_MOST_REGIONS = 20 };
+enum { ROPE_MOST_REGIONS = 24 };
 
 typedef struct rope_regions {
     struct {

@@ -12,8 +12,9 @@
  *
  * where cap(x) is soft_cap * tanh(x / soft_cap), or x, and without a sink its term is 0. Rotated
  * elements are those that rope_apply writes, so a call gives the bits of the same kernel without
- * rotation on rope_apply's results. A query that sees no key has out 0 and lse -infinity (log of
- * its sink with one). Head h reads the keys of head h * k.heads / q.heads.
+ * rotation on rope_apply's results. Queries and keys may have norms ahead of their rotation: then
+ * these are the elements that rope_append writes. A query that sees no key has out 0 and lse
+ * -infinity (log of its sink with one). Head h reads the keys of head h * k.heads / q.heads.
  *
  * The same call has the same bits. Between kernels results differ, within the bound of
  * docs/numerics.md. docs/attention.md shows how to call, draws masks, and says what more each
@@ -100,6 +101,10 @@ typedef struct rope_attention_desc {
     int32_t nondeterministic; /**< 1: the backward may take a provider's kernel that sums in no
                                    fixed order, so that the same call may have other bits. 0:
                                    none. */
+
+    rope_norm q_norm; /**< Of queries, ahead of their rotation, as rope_append_desc.q.norm. */
+    rope_norm k_norm; /**< Of keys; none with a cache, and none with ROPE_ATTENTION_ROTATE_Q: what
+                           was rotated or cached had its norm before. */
 } rope_attention_desc;
 
 /** Initialiser of a rope_attention_desc: its sizes, and defaults for the rest. */
@@ -141,7 +146,7 @@ typedef struct rope_attention_args {
     rope_args rope;         /**< Its struct_size; batch and tokens of the queries; q.in; k.in unless
                                  there is a cache, of k.heads either way; positions of the queries,
                                  tables, flag and stream. q.out and k.out: NULL, or what receives
-                                 them rotated. */
+                                 them rotated, behind their norms. */
     rope_tensor v;          /**< in: values, NULL with a cache; out NULL; as many heads as k. */
     rope_attention_out out; /**< [batch, tokens, q.heads, v_head_dim]. */
     float *lse;             /**< [batch, token, head], natural logarithm; or NULL. */
@@ -173,6 +178,8 @@ typedef struct rope_attention_args {
     void *workspace; /**< Device memory, 256-byte aligned, one call's at a time; or NULL where
                           rope_attention_workspace says 0, as it never does on the CPU. */
     size_t workspace_bytes; /**< Of workspace: as many as rope_attention_workspace says, or more. */
+    rope_norm_weight q_weight; /**< Of desc.q_norm. */
+    rope_norm_weight k_weight; /**< Of desc.k_norm. */
 } rope_attention_args;
 
 /** Initialiser of a rope_attention_args: its sizes, and defaults for the rest. */
@@ -209,9 +216,9 @@ typedef struct rope_attention_bounds {
 ROPE_API rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_plan **plan);
 
 /**
- * Bytes of workspace that every call within bounds needs: rotated keys and queries that no k.out
- * or q.out receives, partial results, and on the CPU memory of its threads, as many as the calling
- * thread may have. A call uses no more threads than its workspace has room for.
+ * Bytes of workspace that every call within bounds needs: normalised keys and queries, rotated ones
+ * that no k.out or q.out receives, partial results, and on the CPU memory of its threads, as many
+ * as the calling thread may have. A call uses no more threads than its workspace has room for.
  * @param plan    of rope_attention_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error
@@ -221,10 +228,10 @@ ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
                                               const rope_attention_bounds *bounds, size_t *bytes);
 
 /**
- * Rotates and attends; without queries k.out is written all the same. Allocates nothing, takes no
- * lock, reads no environment and does not wait for a device, but in the first call of a shape that
- * cuDNN takes. Lengths, tables, positions, scales and bits may change in device memory between
- * replays of a graph.
+ * Normalises, rotates and attends; without queries k.out is written all the same. Allocates
+ * nothing, takes no lock, reads no environment and does not wait for a device, but in the first
+ * call of a shape that cuDNN takes. Lengths, tables, positions, scales and bits may change in
+ * device memory between replays of a graph.
  * @param plan  of rope_attention_plan_create
  * @param args  what is written is disjoint from everything else, but that q.out and k.out may be
  *              their in; else ROPE_ERROR_OVERLAP
@@ -252,6 +259,9 @@ ROPE_API rope_status rope_attention(const rope_plan *plan, const rope_attention_
  * alone decide, unless nondeterministic is 1. A query that sees no key and a key that no query sees
  * have gradients of 0. In 16 bits a CPU makes ds of a key that has most of a query's weight from
  * the other keys', which out's rounding does not reach (docs/numerics.md).
+ *
+ * With a norm rope_append_backward follows on what that gives: dq and dk are of q.in and k.in ahead
+ * of their norms, which are then read even where there is an out, from other memory than that.
  */
 typedef struct rope_attention_backward_args {
     size_t struct_size;                 /**< sizeof(rope_attention_backward_args). */
@@ -265,6 +275,9 @@ typedef struct rope_attention_backward_args {
     rope_attention_out dk;              /**< [batch, k_tokens, k.heads, head_dim]. */
     rope_attention_out dv;              /**< [batch, k_tokens, k.heads, v_head_dim]. */
     float *dsinks;                      /**< One a head of q, side by side; NULL: not wanted. */
+    float *dq_weight;                   /**< Of q_weight, as rope_append_gradient.weight; without
+                                             queries not written. */
+    float *dk_weight;                   /**< Of k_weight. */
 } rope_attention_backward_args;
 
 /** Initialiser of a rope_attention_backward_args: its size, and nothing wanted. */
@@ -292,8 +305,8 @@ ROPE_API rope_status rope_attention_backward_plan_create(const rope_attention_de
                                                          rope_plan **plan);
 
 /**
- * As rope_attention_workspace: rotated queries and keys that the forward did not write, and
- * numbers for each row.
+ * As rope_attention_workspace: normalised and rotated queries and keys that the forward did not
+ * write, gradients that norms need, and numbers for each row.
  * @param plan    of rope_attention_backward_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error

@@ -194,7 +194,7 @@ typedef struct rope_append_call {
  * transpose of the forward's. Its call is a rope_append_backward_call, its bounds
  * rope_append_bounds.
  * @{ */
-#define ROPE_APPEND_BACKWARD_VERSION 1 /**< Of these structs. */
+#define ROPE_APPEND_BACKWARD_VERSION 2 /**< Of these structs. */
 
 /** A checked call: every default filled in, some gradient wanted, at least one element. */
 typedef struct rope_append_backward_call {
@@ -205,6 +205,10 @@ typedef struct rope_append_backward_call {
     float *weight[ROPE_APPEND_TENSORS];         /**< Of weights: [norm_dim], with a weight_stride
                                                      [heads, norm_dim]; or NULL. */
     size_t workspace_bytes;                     /**< Given. */
+    int32_t attended;    /**< 1: only what attention takes is differentiated: tokens of sequences,
+                              of each the first lengths[s]. What others have is neither read nor
+                              written. */
+    const void *lengths; /**< Or NULL: all of them. */
 } rope_append_backward_call;
 /** @} */
 

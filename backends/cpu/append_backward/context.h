@@ -52,14 +52,16 @@ typedef struct gradient_context {
     const cpu_append_backward_kernel *kernel;
     const rope_append_backward_call *call;
     gradient_sums sums[ROPE_APPEND_TENSORS];
-    char *x; /* a stage of elements that do not lie side by side */
+    int takes; /* the token has gradients */
+    char *x;   /* a stage of elements that do not lie side by side */
 } gradient_context;
 
 /* Fills a plan of so many weights of each tensor; 0 where its bytes overflow. */
 int gradient_plan_fill(int64_t tokens, const int64_t width[ROPE_APPEND_TENSORS],
                        gradient_plan *plan);
 
-/* The gradients of one tensor of the token, and its terms of sums. */
+/* The gradients of one tensor of the token, and its terms of sums; of a token without, the sums of
+ * its block where that ends. */
 void gradient_run_tensor(gradient_context *b, int tensor);
 
 #endif

@@ -69,6 +69,7 @@ static void run_group(gradient_context *b, const gradient_plan *plan, int64_t gr
         b->w.filled = -1;
         if (p->pairs)
             rope_token_read(p, call, b->w.batch, b->w.index, &b->w.token);
+        b->takes = rope_gradient_takes(b->call, b->w.batch, b->w.index);
         for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
             gradient_run_tensor(b, t);
     }

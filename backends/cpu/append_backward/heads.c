@@ -212,12 +212,15 @@ void gradient_run_tensor(gradient_context *b, int tensor) {
     append_part part = {s, &b->gradient[tensor], tensor, 0, 0};
     const int64_t heads = part.operand->heads, most = most_heads(b, &part);
     const int of_token = s->norm && s->norm_scope == ROPE_NORM_TOKEN;
+    gradient_sums *sums = &b->sums[tensor];
     rope_norm_slopes slopes;
     if (heads == 0)
         return;
-    if (of_token)
+    if (!b->takes && sums->width) /* what chains of some heads store, others their block's end */
+        memset(sums->sum, 0, (size_t)sums->width * sizeof *sums->sum);
+    if (b->takes && of_token)
         slopes = token_slopes(b, part, most);
-    for (part.first = 0; part.first < heads; part.first += part.count) {
+    for (part.first = 0; b->takes && part.first < heads; part.first += part.count) {
         part.count = heads - part.first < most ? heads - part.first : most;
         run_heads(b, &part, of_token ? &slopes : NULL);
         end_chain(b, &part);

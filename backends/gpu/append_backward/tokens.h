@@ -233,9 +233,12 @@ GPU_FN void gpu_gradient_block(gpu_gradient_head h, const gpu_gradient_tensor *d
         const int64_t n = block * gpu_reread(dealt)->tokens + i;
         if (n >= call->batch * call->tokens)
             break;
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             gpu_append_token_read<false>(gpu_reread(h.of.problem), gpu_reread(h.of.call), n,
                                          h.of.token);
+            if (!rope_gradient_takes(gpu_reread(h.call), n / call->tokens, n % call->tokens))
+                h.of.token->token.status = ROPE_TOKEN_FAILS;
+        }
         __syncthreads();
         if (h.of.token->token.status != ROPE_TOKEN_FAILS) {
             if constexpr (HEAD)
