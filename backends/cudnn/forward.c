@@ -28,6 +28,7 @@ typedef struct checked_call {
     }
 READ(read_rope, rope_call)
 READ(read_append, rope_append_call)
+READ(read_append_backward, rope_append_backward_call)
 READ(read_merge, rope_attention_merge_call)
 READ(read_traffic, rope_traffic)
 
@@ -35,6 +36,9 @@ READ(read_traffic, rope_traffic)
 static const rope_operation rope = {"rope", ROPE_ROPE_VERSION, sizeof(rope_call), read_rope, NULL},
                             append = {"append", ROPE_APPEND_VERSION, sizeof(rope_append_call),
                                       read_append, NULL},
+                            append_backward = {"append_backward", ROPE_APPEND_BACKWARD_VERSION,
+                                               sizeof(rope_append_backward_call),
+                                               read_append_backward, NULL},
                             merge = {"attention_merge", ROPE_ATTENTION_MERGE_VERSION,
                                      sizeof(rope_attention_merge_call), read_merge, NULL},
                             copy = {"copy", ROPE_TRAFFIC_VERSION, sizeof(rope_traffic),
@@ -56,9 +60,9 @@ static rope_status make(const rope_operation *operation, const void *problem, in
                : decline(reason);
 }
 
-static rope_status apply(const rope_plan *plan, const void *call, void *stream) {
+static rope_status apply(const rope_plan *plan, const void *call, void *workspace, void *stream) {
     const checked_call given = {call, stream};
-    return rope_plan_apply(plan, &given, NULL);
+    return rope_plan_apply(plan, &given, workspace);
 }
 
 rope_status dnn_rotation_make(const rope_problem *problem, int32_t device, rope_plan **plan,
@@ -67,7 +71,7 @@ rope_status dnn_rotation_make(const rope_problem *problem, int32_t device, rope_
 }
 
 rope_status dnn_rotation_run(const rope_plan *plan, const rope_call *call, void *stream) {
-    return apply(plan, call, stream);
+    return apply(plan, call, NULL, stream);
 }
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
@@ -91,8 +95,14 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
-    (void)problem, (void)workspace;
-    return apply(kernel, call, stream);
+    (void)problem;
+    return apply(kernel, call, workspace, stream);
+}
+
+static rope_status workspace_of(const void *problem, const void *kernel, const void *bounds,
+                                size_t *bytes) {
+    (void)problem;
+    return rope_plan_workspace(kernel, bounds, bytes);
 }
 
 static void release(void *kernel) {
@@ -102,13 +112,15 @@ static void release(void *kernel) {
 #define CANDIDATE(label, of, number, promises)                                                     \
     {                                                                                              \
         .operation = label, .version = (number), .numerics = (promises), .name = "cuda",           \
-        .data = &(of), .query = query, .bind = bind, .run = run, .release = release                \
+        .data = &(of), .query = query, .bind = bind, .workspace = workspace_of, .run = run,        \
+        .release = release                                                                         \
     }
 
 /* What cuDNN does not have, so that a program can name this backend for all that it does. */
 static const rope_candidate candidates[] = {
     CANDIDATE("rope", rope, ROPE_ROPE_VERSION, ROPE_BITWISE),
     CANDIDATE("append", append, ROPE_APPEND_VERSION, ROPE_BITWISE),
+    CANDIDATE("append_backward", append_backward, ROPE_APPEND_BACKWARD_VERSION, ROPE_BITWISE),
     CANDIDATE("attention_merge", merge, ROPE_ATTENTION_MERGE_VERSION, ROPE_BOUNDED),
     CANDIDATE("copy", copy, ROPE_TRAFFIC_VERSION, ROPE_BITWISE),
     CANDIDATE("update", update, ROPE_TRAFFIC_VERSION, ROPE_BITWISE),

@@ -23,6 +23,12 @@ static const rope_operation backward_operation = {.name = "append_backward",
 
 /* --- problems --- */
 
+/* As it may be given once more: a default of what it does not have stays out. */
+static rope_norm given_norm(rope_norm norm) {
+    norm.weight_dtype = norm.weight ? norm.weight_dtype : 0;
+    return norm;
+}
+
 /* The rotation is attention's, whose positions append does not have. */
 static rope_status make_problem(const rope_attention_desc *desc, rope_append_problem **made) {
     rope_append_desc given = ROPE_APPEND_DESC_INIT, full;
@@ -30,8 +36,8 @@ static rope_status make_problem(const rope_attention_desc *desc, rope_append_pro
     given.rope.head_dim = desc->rope.head_dim;
     given.rope.launch = desc->rope.launch;
     given.rotation = ROPE_ROTATION_OFF;
-    given.q.norm = desc->q_norm;
-    given.k.norm = desc->k_norm;
+    given.q.norm = given_norm(desc->q_norm);
+    given.k.norm = given_norm(desc->k_norm);
     const rope_status status = rope_append_descriptor_read(&given, &full);
     return status == ROPE_OK ? rope_append_problem_create(&full, made) : status;
 }

@@ -1,6 +1,7 @@
 /* The descriptor and the call of a generated case of rope_attention. */
 #include "tests/attention/cases.h"
 
+#include "tests/attention/norms.h"
 #include "tests/rope/case_parts.h"
 
 #include <math.h>
@@ -27,7 +28,9 @@ void attention_pointers(rope_attention_args *args, const void **list[ATTENTION_P
                                (const void **)&args->k_cache.scale.data,
                                (const void **)&args->v_cache.data,
                                (const void **)&args->v_cache.scale.data,
-                               &args->block_table};
+                               &args->block_table,
+                               &args->q_weight.data,
+                               &args->k_weight.data};
     case_pointers(&args->rope, list);
     memcpy(list + CASE_POINTERS, pointers, sizeof pointers);
 }
@@ -423,7 +426,9 @@ static void choose_out(test_random *r, attention_case *c, rope_tensor *t, const 
 
 static void choose_rotated(test_random *r, attention_case *c, rope_tensor *t,
                            const int64_t count[4]) {
-    const int in_place = random_chance(r, 40);
+    const int of_queries = t == &c->base.args.q,
+              reads = c->gradients && attention_norm(c, of_queries ? ORACLE_Q : ORACLE_K)->type,
+              in_place = random_chance(r, 40) && !reads; /* what the norm's gradient reads */
     const int writes = random_chance(r, 25);
     choose_in(r, c, t, count, !(writes && in_place));
     if (writes)
@@ -661,6 +666,8 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     wish = wish ? wish : &any;
     memset(c, 0, sizeof *c);
     base->index = index;
+    c->of_norms = random_stream(seed + 77, index);
+    c->gradients = wish->gradients != NULL;
     base->random = random_stream(seed, index);
     c->desc.struct_size = sizeof c->desc;
     c->args.struct_size = sizeof c->args;
@@ -677,6 +684,7 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     c->alike = wish->provided && wish->gradients && random_chance(r, 90);
     if (wish->gradients)
         choose_differentiable(c);
+    attention_choose_norms(c);
     choose_counts(r, c, wish);
     const int packed = c->parts == 0 || (!c->decode && random_chance(r, 35));
     choose_queries(r, c, packed);
@@ -687,6 +695,7 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     choose_tensors(r, c);
     choose_results(r, c, wish->gradients != NULL);
     choose_bits(r, c);
+    attention_choose_weights(c);
     choose_defaults(r, c);
     c->desc.nondeterministic = random_chance(r, 25);
     if (wish->gradients)

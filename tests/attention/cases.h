@@ -15,10 +15,12 @@ typedef struct attention_case {
     rope_attention_args args; /* points into the arena; no workspace */
     int64_t parts, q_count[ATTENTION_MAX_PARTS], k_count[ATTENTION_MAX_PARTS];
     int64_t k_boundary[ATTENTION_MAX_PARTS + 1]; /* of k_cu_seqlens, where there is one */
-    int32_t dense;    /* tensors and a cache lie as most do, in whole vectors */
-    int32_t decode;   /* the same, of one query a sequence */
-    int32_t provided; /* what providers have, as wished */
-    int32_t alike;    /* queries are the keys' own, in rows of one length */
+    int32_t dense;        /* tensors and a cache lie as most do, in whole vectors */
+    int32_t decode;       /* the same, of one query a sequence */
+    int32_t provided;     /* what providers have, as wished */
+    int32_t alike;        /* queries are the keys' own, in rows of one length */
+    int32_t gradients;    /* the case has one */
+    test_random of_norms; /* random numbers of norms */
 } attention_case;
 
 /* What a test asks of the generator; 0 in a field leaves it free. */
@@ -44,7 +46,7 @@ void attention_fill(attention_case *c, const attention_wish *wish);
 
 /* As case_describe, case_pointers and case_relocate. */
 void attention_describe(const attention_case *c, const char *kernel);
-enum { ATTENTION_POINTERS = CASE_POINTERS + 14 };
+enum { ATTENTION_POINTERS = CASE_POINTERS + 16 };
 void attention_pointers(rope_attention_args *args, const void **list[ATTENTION_POINTERS]);
 void attention_relocate(rope_attention_args *args, const void *from, const void *to);
 

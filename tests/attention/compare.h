@@ -5,8 +5,8 @@
 #include "tests/attention/cases.h"
 
 /* Queries, keys and values of each sequence as a kernel multiplies them: [token][head][dim], those
- * of keys from the first that is there, rotated where the call rotates them by rope_apply with a
- * kernel of the CPU. */
+ * of keys from the first that is there, normalised by rope_append and rotated by rope_apply, with
+ * kernels of the CPU, where the call does so. */
 typedef struct attention_dense {
     unsigned char *data[ATTENTION_MAX_PARTS][3]; /* of dtype; NULL where the sequence fails */
     int32_t parts_fail;                          /* 1: a length or a boundary is out of range */

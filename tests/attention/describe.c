@@ -1,5 +1,5 @@
 /* A case of rope_attention as one line. */
-#include "tests/attention/cases.h"
+#include "tests/attention/norms.h"
 #include "tests/support/repeat.h"
 
 #include <stdio.h>
@@ -57,6 +57,7 @@ void attention_describe(const attention_case *c, const char *kernel) {
         test_append(text, room, " rotary=%d+%d pairing=%d/%d direction=%d angle=%d type=%d axes=%d",
                     r->rotary_offset, r->rotary_dim, r->pairing_in, r->pairing_out, r->direction,
                     r->angle_mode, r->rope_type, r->axes);
+    attention_describe_norms(c, text, room);
     add_mask(d, &c->args, text, room);
     add_cache(c, text, room);
     add_parts(c, text, room);

@@ -1,5 +1,6 @@
 /* The memory of a generated case of rope_attention, and what may be wrong with it. */
 #include "tests/attention/cases.h"
+#include "tests/attention/norms.h"
 #include "tests/rope/case_parts.h"
 
 #include <math.h>
@@ -284,6 +285,7 @@ void attention_fill(attention_case *c, const attention_wish *wish) {
     fill_table(c);
     fill_tensors(c);
     fill_bits(c);
+    attention_fill_weights(c);
     if (c->args.rope.position_flag)
         *c->args.rope.position_flag = 0;
     if (!wish->in_range && random_chance(&c->base.random, c->decode ? 40 : 20))

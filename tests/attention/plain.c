@@ -1,6 +1,6 @@
-/* Rotated tensors of a case of rope_attention by rope_apply, and the call that attends to them
- * without a rotation, a cache and strides. */
-#include "tests/attention/compare.h"
+/* Rotated tensors of a case of rope_attention by rope_append and rope_apply, and the call that
+ * attends to them without a rotation, a cache and strides. */
+#include "tests/attention/norms.h"
 #include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
@@ -130,6 +130,8 @@ void attention_dense_make(attention_dense *d, const attention_case *c, const cha
             continue;
         for (int32_t tensor = ORACLE_Q; tensor <= ORACLE_V; tensor++)
             load(d, &o, &s, tensor);
+        for (int32_t tensor = ORACLE_Q; tensor <= ORACLE_K; tensor++)
+            attention_normalise(c, tensor, tokens_of(&s, tensor), d->data[n][tensor]);
         if (plan)
             rotate_part(d, plan, &o, &s, ORACLE_Q);
         if (rotation == ROPE_ATTENTION_ROTATE_QK)
@@ -154,6 +156,7 @@ static void plain_desc(rope_attention_desc *to, const rope_attention_desc *from)
                            .position_dtype = ROPE_I64};
     to->rotation = ROPE_ATTENTION_ROTATE_NONE;
     to->k = to->v = (rope_attention_store){0};
+    to->q_norm = to->k_norm = (rope_norm){0};
     to->table_dtype = 0;
     to->page_size = from->ring;
     to->cache = from->ring ? ROPE_CACHE_SEQUENCE : 0;

@@ -1,5 +1,6 @@
 #include "tests/attention_backward/cases.h"
 
+#include "tests/attention/norms.h"
 #include "tests/rope/case_parts.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
@@ -12,9 +13,13 @@
 /* --- views --- */
 
 void backward_pointers(rope_attention_backward_args *args, const void **list[BACKWARD_POINTERS]) {
-    const void **pointers[] = {&args->dout, (const void **)&args->dq.data,
-                               (const void **)&args->dk.data, (const void **)&args->dv.data,
-                               (const void **)&args->dsinks};
+    const void **pointers[] = {&args->dout,
+                               (const void **)&args->dq.data,
+                               (const void **)&args->dk.data,
+                               (const void **)&args->dv.data,
+                               (const void **)&args->dsinks,
+                               (const void **)&args->dq_weight,
+                               (const void **)&args->dk_weight};
     memcpy(list, pointers, sizeof pointers);
 }
 
@@ -27,6 +32,12 @@ static void relocate(rope_attention_backward_args *args, const void *from, const
 const rope_attention_out *backward_gradient(const rope_attention_backward_args *args,
                                             int32_t gradient) {
     return gradient == GRADIENT_Q ? &args->dq : gradient == GRADIENT_K ? &args->dk : &args->dv;
+}
+
+float *backward_weight(const rope_attention_backward_args *args, int32_t gradient) {
+    return gradient == GRADIENT_Q   ? args->dq_weight
+           : gradient == GRADIENT_K ? args->dk_weight
+                                    : NULL;
 }
 
 /* A gradient, or dout, with its strides; data NULL: not wanted. */
@@ -90,8 +101,10 @@ static int in_vectors(const backward_case *c, const void *data, const int64_t *s
 static int reads_vectors(const backward_case *c) {
     const rope_attention_args *a = &c->forward.args;
     const rope_tensor *q = &a->rope.q, *k = &a->rope.k;
-    return in_vectors(c, q->in, q->in_stride, GRADIENT_Q) &&
-           in_vectors(c, k->in, k->in_stride, GRADIENT_K) &&
+    const rope_attention_desc *d = &c->forward.desc;
+    const int whole = d->rope.head_dim % 8 == 0; /* what norms make lies side by side */
+    return (d->q_norm.type ? whole : in_vectors(c, q->in, q->in_stride, GRADIENT_Q)) &&
+           (d->k_norm.type ? whole : in_vectors(c, k->in, k->in_stride, GRADIENT_K)) &&
            in_vectors(c, a->v.in, a->v.in_stride, GRADIENT_V) &&
            in_vectors(c, c->args.dout, c->args.dout_stride, GRADIENT_Q) &&
            in_vectors(c, a->out.data, a->out.stride, GRADIENT_Q) &&
@@ -152,6 +165,10 @@ static void choose_gradients(attention_case *base) {
     choose_gradient(base, GRADIENT_V, keys, a->k.heads, &c->args.dv);
     if (base->desc.sink_dtype && !base->provided && random_chance(r, 80))
         c->args.dsinks = (float *)(uintptr_t)case_reserve(&base->base, 4 * a->q.heads, 4);
+    for (int32_t t = ORACLE_Q; t <= ORACLE_K; t++)
+        if (attention_weights(base, t) && random_chance(&base->of_norms, 80))
+            *(t == ORACLE_Q ? &c->args.dq_weight : &c->args.dk_weight) =
+                (float *)(uintptr_t)case_reserve(&base->base, 4 * attention_weights(base, t), 4);
 }
 
 /* Of tokens that no sequence has NaNs. */
@@ -207,9 +224,9 @@ void backward_make(backward_case *c, uint64_t seed, int64_t index, const attenti
     if (!c->fails)
         attend(c, kernel);
     rope_args *a = &c->forward.args.rope;
-    if (a->q.out && index % 2)
+    if (a->q.out && index % 2 && !c->forward.desc.q_norm.type)
         a->q.in = NULL;
-    if (a->k.out && index % 3)
+    if (a->k.out && index % 3 && !c->forward.desc.k_norm.type)
         a->k.in = NULL;
 }
 
@@ -326,6 +343,10 @@ const char *backward_untouched(const backward_case *c, const unsigned char *resu
     if (c->args.dsinks)
         memset(written + ((unsigned char *)c->args.dsinks - f->base.arena), 1,
                (size_t)f->args.rope.q.heads * 4);
+    for (int32_t g = GRADIENT_Q; g <= GRADIENT_K; g++)
+        if (backward_weight(&c->args, g))
+            memset(written + ((unsigned char *)backward_weight(&c->args, g) - f->base.arena), 1,
+                   (size_t)attention_weights(f, g) * 4);
     while (at < f->base.bytes && (written[at] || f->base.arena[at] == result[at]))
         at++;
     free(written);
@@ -352,6 +373,82 @@ unsigned char *backward_rows(const backward_case *c, const unsigned char *result
         memcpy(list + i * size, data + at * size, (size_t)size);
     }
     return list;
+}
+
+/* --- norms --- */
+
+/* Tokens of q.in or k.in and their gradients, side by side; elsewhere what a sum does not see. */
+typedef struct normed_tokens {
+    int64_t batch, tokens, row; /* elements of a token */
+    unsigned char *x, *g;
+} normed_tokens;
+
+static normed_tokens tokens_of(const backward_case *c, int32_t gradient) {
+    const oracle_attention o = attention_oracle(&c->forward);
+    const rope_attention_args *a = &c->forward.args;
+    const int32_t dtype = c->forward.desc.rope.dtype;
+    const size_t size = (size_t)oracle_dtype_size(dtype);
+    normed_tokens t = {.batch = a->rope.batch,
+                       .tokens = gradient == GRADIENT_Q ? a->rope.tokens
+                                                        : oracle_attention_key_tokens(&o),
+                       .row = oracle_attention_heads(&o, gradient) * c->forward.desc.rope.head_dim};
+    const size_t count = (size_t)(t.batch * t.tokens * t.row);
+    t.x = calloc(count + 1, size);
+    t.g = calloc(count + 1, size);
+    return t;
+}
+
+/* The rows of a sequence, to or from where they lie among all tokens. */
+static void move_rows(const backward_case *c, const normed_tokens *t, int32_t gradient, int64_t n,
+                      unsigned char *rows, int back) {
+    const oracle_attention o = attention_oracle(&c->forward);
+    const oracle_part s = oracle_attention_part(&o, n);
+    const int64_t size = oracle_dtype_size(c->forward.desc.rope.dtype);
+    int64_t row, count;
+    const int64_t first = first_of(&s, gradient, &row, &count);
+    unsigned char *at = t->g + (row * t->tokens + first) * t->row * size;
+    memcpy(back ? rows : at, back ? at : rows, (size_t)(count * t->row * size));
+    for (int64_t i = 0; i < count * t->row && !back; i++) {
+        const int64_t dim = c->forward.desc.rope.head_dim;
+        const oracle_element e =
+            oracle_attention_at(&o, &s, gradient, i / t->row, i / dim % (t->row / dim), i % dim);
+        memcpy(t->x + (row * t->tokens + first) * t->row * size + i * size,
+               (const char *)e.array + e.at * size, (size_t)size);
+    }
+}
+
+static void differentiate(const backward_case *c, const normed_tokens *t, int32_t gradient,
+                          float *weight) {
+    const attention_append a =
+        attention_append_of(&c->forward, gradient, t->batch, t->tokens, t->x, t->g);
+    rope_append_backward_args args = ROPE_APPEND_BACKWARD_ARGS_INIT;
+    const rope_append_bounds bounds = {
+        sizeof bounds, t->batch, t->tokens, a.args.rope.q.heads, a.args.rope.k.heads, 0};
+    rope_plan *plan = NULL;
+    args.forward = &a.args;
+    *(gradient == GRADIENT_Q ? &args.q : &args.k) =
+        (rope_append_gradient){.in = t->g, .out = t->g, .weight = weight};
+    CHECK_STATUS(ROPE_OK, rope_append_backward_plan_create(&a.desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_append_backward_workspace(plan, &bounds, &args.workspace_bytes));
+    args.workspace = aligned_alloc(256, (args.workspace_bytes + 255) / 256 * 256);
+    CHECK_STATUS(ROPE_OK, rope_append_backward(plan, &args));
+    free(args.workspace);
+    rope_plan_destroy(plan);
+}
+
+float *backward_normed(const backward_case *c, int32_t gradient,
+                       unsigned char *rows[ATTENTION_MAX_PARTS]) {
+    const int64_t weights = attention_weights(&c->forward, gradient);
+    float *weight = weights ? malloc((size_t)weights * sizeof *weight) : NULL;
+    const normed_tokens t = tokens_of(c, gradient);
+    for (int64_t n = 0; n < c->forward.parts; n++)
+        move_rows(c, &t, gradient, n, rows[n], 0);
+    differentiate(c, &t, gradient, weight);
+    for (int64_t n = 0; n < c->forward.parts; n++)
+        move_rows(c, &t, gradient, n, rows[n], 1);
+    free(t.x);
+    free(t.g);
+    return weight;
 }
 
 /* --- the plain call --- */

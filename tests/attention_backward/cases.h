@@ -25,8 +25,11 @@ int64_t backward_dout_at(const backward_case *c, const oracle_part *s, int64_t i
 const rope_attention_out *backward_gradient(const rope_attention_backward_args *args,
                                             int32_t gradient);
 
+/* The gradient of weights of q's or k's norm, or NULL. */
+float *backward_weight(const rope_attention_backward_args *args, int32_t gradient);
+
 /* As those of attention_compare.h. */
-enum { BACKWARD_POINTERS = 5 };
+enum { BACKWARD_POINTERS = 7 };
 void backward_pointers(rope_attention_backward_args *args, const void **list[BACKWARD_POINTERS]);
 void backward_required(void);
 rope_status backward_run(const backward_case *c, const char *kernel, unsigned char *result);
@@ -38,6 +41,11 @@ const char *backward_untouched(const backward_case *c, const unsigned char *resu
 /* The same gradients, all of them wanted, without a rotation: sequences first..first + count - 1
  * as rows of a batch. */
 void backward_plain(backward_case *plain, const backward_case *c, int64_t first, int64_t count);
+
+/* What norms make of a result of the plain call of all sequences, rotated back: gradients of each
+ * in the order below, to `rows`, and those of weights. Returns malloc'ed memory, or NULL. */
+float *backward_normed(const backward_case *c, int32_t gradient,
+                       unsigned char *rows[ATTENTION_MAX_PARTS]);
 
 /* A gradient of a sequence in the order [token, head, dim], NaNs as they are. */
 unsigned char *backward_rows(const backward_case *c, const unsigned char *result, int32_t gradient,

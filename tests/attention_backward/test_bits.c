@@ -1,5 +1,6 @@
 /* Gradients have the same bits run after run, from every number of threads, alone and in a batch,
  * and whichever are wanted; a call touches nothing beside its buffers and its workspace. */
+#include "tests/attention/norms.h"
 #include "tests/attention_backward/cases.h"
 #include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
@@ -205,7 +206,7 @@ static void check_each(const backward_case *c, const char *kernel, const unsigne
         if (!backward_gradient(&c->args, g)->data)
             continue;
         one.args.dq = one.args.dk = one.args.dv = (rope_attention_out){0};
-        one.args.dsinks = NULL;
+        one.args.dsinks = one.args.dq_weight = one.args.dk_weight = NULL;
         *(g == GRADIENT_Q   ? &one.args.dq
           : g == GRADIENT_K ? &one.args.dk
                             : &one.args.dv) = *backward_gradient(&c->args, g);
@@ -222,6 +223,32 @@ static void check_each(const backward_case *c, const char *kernel, const unsigne
         }
         free(result);
     }
+}
+
+/* A call that wants the gradient of weights alone. */
+static void check_weights(const backward_case *c, const char *kernel,
+                          const unsigned char *expected) {
+    for (int32_t g = GRADIENT_Q; g <= GRADIENT_K; g++) {
+        backward_case one = *c;
+        float *weight = backward_weight(&c->args, g);
+        if (!weight)
+            continue;
+        one.args.dq = one.args.dk = one.args.dv = (rope_attention_out){0};
+        one.args.dsinks = one.args.dq_weight = one.args.dk_weight = NULL;
+        *(g == GRADIENT_Q ? &one.args.dq_weight : &one.args.dk_weight) = weight;
+        unsigned char *result = arena_after(&one, kernel);
+        const char *wrong = backward_untouched(&one, result);
+        const size_t at = (size_t)((unsigned char *)weight - c->forward.base.arena);
+        CHECK(!wrong, "%s", wrong);
+        CHECK(memcmp(result + at, expected + at, (size_t)attention_weights(&c->forward, g) * 4) ==
+                  0,
+              "d%c_weight differs where it alone is wanted", "qk"[g]);
+        free(result);
+    }
+}
+
+TEST(attention_backward_bits, weights_alone) {
+    for_each_case(test_seed() + 6, CASES / 2, check_weights);
 }
 
 TEST(attention_backward_bits, each_gradient_alone) {

@@ -1,6 +1,7 @@
 /* Generated cases of rope_attention_backward on every kernel: sums within the bound of
  * docs/numerics.md of the oracle's, rotated back as rope_apply does it bit for bit, no other byte
  * written, and what a call that fails leaves. */
+#include "tests/attention/norms.h"
 #include "tests/attention_backward/cases.h"
 #include "tests/oracle/attention_backward.h"
 #include "tests/oracle/format.h"
@@ -238,31 +239,63 @@ static void check_near(const expectation *e, int32_t gradient, int64_t part,
           "qkv"[gradient], sqrt(error / size));
 }
 
-/* Gradients are those of the plain call, rotated back. */
+/* A gradient is that of the plain call, whose rows these are as the rotation and norms make them.
+ */
+static void check_rows(const expectation *e, int32_t gradient, const unsigned char *result,
+                       unsigned char *const rows[ATTENTION_MAX_PARTS], int normed) {
+    for (int64_t n = 0; n < e->c->forward.parts; n++) {
+        size_t bytes, all;
+        if (!backward_gradient(&e->c->args, gradient)->data)
+            return;
+        unsigned char *got = backward_rows(e->c, result, gradient, n, &bytes);
+        free(backward_rows(&e->plain, e->plain.forward.base.arena, gradient, n, &all));
+        CHECK(bytes == all, "%zu bytes, not %zu", bytes, all);
+        if (!device_is_provider())
+            check_same(e->c->forward.desc.rope.dtype, gradient, got, rows[n], bytes);
+        else if (!normed) /* whose gradients are small where its input is large */
+            check_near(e, gradient, n, got, rows[n], bytes);
+        free(got);
+    }
+}
+
+/* Gradients of the plain call of a tensor, behind the rotation, then the norm. */
+static void check_gradient(const expectation *e, const rope_plan *plan, int32_t gradient,
+                           const unsigned char *result, const unsigned char *plain) {
+    const attention_case *f = &e->c->forward;
+    const oracle_attention o = attention_oracle(f);
+    const int normed = gradient != GRADIENT_V && attention_norm(f, gradient)->type;
+    unsigned char *rows[ATTENTION_MAX_PARTS];
+    float *weights = NULL, *got = backward_weight(&e->c->args, gradient);
+    for (int64_t n = 0; n < f->parts; n++) {
+        const oracle_part s = oracle_attention_part(&o, n);
+        size_t bytes;
+        rows[n] = backward_rows(&e->plain, plain, gradient, n, &bytes);
+        if (plan)
+            rotate_back(e, plan, &s, gradient, rows[n]);
+    }
+    if (normed)
+        weights = backward_normed(e->c, gradient, rows);
+    check_rows(e, gradient, result, rows, normed);
+    if (got && weights && !device_is_provider())
+        check_same(ROPE_F32, gradient, result + ((unsigned char *)got - f->base.arena),
+                   (unsigned char *)weights, (size_t)attention_weights(f, gradient) * 4);
+    free(weights);
+    for (int64_t n = 0; n < f->parts; n++)
+        free(rows[n]);
+}
+
 static void check_rotation(const expectation *e, const char *rotation, const unsigned char *result,
                            const unsigned char *plain) {
     const attention_case *f = &e->c->forward;
     const int32_t turns = f->desc.rotation ? f->desc.rotation : ROPE_ATTENTION_ROTATE_QK;
-    const oracle_attention o = attention_oracle(f);
     rope_plan *plan = turns == ROPE_ATTENTION_ROTATE_NONE ? NULL : plan_back(&f->desc, rotation);
-    for (int64_t n = 0; n < f->parts; n++)
-        for (int32_t g = 0; g < GRADIENTS; g++) {
-            const oracle_part s = oracle_attention_part(&o, n);
-            size_t bytes, all;
-            if (!backward_gradient(&e->c->args, g)->data)
-                continue;
-            unsigned char *got = backward_rows(e->c, result, g, n, &bytes),
-                          *expected = backward_rows(&e->plain, plain, g, n, &all);
-            CHECK(bytes == all, "%zu bytes, not %zu", bytes, all);
-            if ((g == GRADIENT_Q && plan) || (g == GRADIENT_K && turns == ROPE_ATTENTION_ROTATE_QK))
-                rotate_back(e, plan, &s, g, expected);
-            if (device_is_provider())
-                check_near(e, g, n, got, expected, bytes);
-            else
-                check_same(f->desc.rope.dtype, g, got, expected, bytes);
-            free(got);
-            free(expected);
-        }
+    for (int32_t g = 0; g < GRADIENTS; g++)
+        if (backward_gradient(&e->c->args, g)->data || backward_weight(&e->c->args, g))
+            check_gradient(e,
+                           g == GRADIENT_Q || (g == GRADIENT_K && turns == ROPE_ATTENTION_ROTATE_QK)
+                               ? plan
+                               : NULL,
+                           g, result, plain);
     rope_plan_destroy(plan);
     if (e->c->args.dsinks)
         check_same(ROPE_F32, GRADIENT_V,
@@ -312,7 +345,8 @@ static void check_kernel(const expectation *e, const char *kernel, const char *r
     calls_declined += declined;
     if (declined)
         snprintf(reason, sizeof reason, "%s", rope_last_error());
-    const int wants = c->args.dq.data || c->args.dk.data || c->args.dv.data || c->args.dsinks;
+    const int wants = c->args.dq.data || c->args.dk.data || c->args.dv.data || c->args.dsinks ||
+                      c->args.dq_weight || c->args.dk_weight;
     if (!declined && c->fails && wants)
         check_failure(c, status, result);
     else if (!declined)
