@@ -154,6 +154,24 @@ TEST(attention_errors, no_rotation) {
                BAD_ROPE(position_dtype, KIND_I32, 1));
 }
 
+TEST(attention_errors, norms) {
+    rope_attention_desc desc = attention_desc();
+    rope_plan *plan = NULL;
+    CHECK_DESC(desc, BAD(q_norm.type, KIND_I32, 3), BAD(k_norm.type, KIND_I32, -1),
+               BAD(q_norm.scope, KIND_I32, ROPE_NORM_TOKEN), BAD(k_norm.eps, KIND_REAL, 1e-6),
+               BAD(k_norm.weight, KIND_I32, ROPE_NORM_WEIGHT));
+    desc.q_norm = desc.k_norm = (rope_norm){.type = ROPE_NORM_RMS};
+    CHECK_DESC(desc, BAD(q_norm.scope, KIND_I32, 3), BAD(q_norm.offset, KIND_I32, 64),
+               BAD(k_norm.dim, KIND_I32, 65), BAD(q_norm.eps, KIND_REAL, -1),
+               BAD(k_norm.eps, KIND_REAL, NAN), BAD(k_norm.weight, KIND_I32, 3),
+               BAD(q_norm.weight_dtype, KIND_I32, ROPE_F32), BAD(q_norm.rounding, KIND_I32, 3));
+    desc.rotation = ROPE_ATTENTION_ROTATE_Q;
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_plan_create(&desc, &plan));
+    bad_text_check("k_norm.type is 1 (ROPE_NORM_RMS); allowed is 0 where keys were rotated", NULL);
+    desc = cached_desc(ROPE_CACHE_SEQUENCE);
+    CHECK_DESC(desc, BAD(k_norm.type, KIND_I32, ROPE_NORM_RMS));
+}
+
 TEST(attention_errors, null_arguments) {
     rope_attention_desc desc = attention_desc();
     rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
@@ -226,6 +244,8 @@ TEST(attention_errors, bounds_of_any_size) {
     for (int32_t cache = 0; cache <= ROPE_CACHE_TABLE; cache += ROPE_CACHE_TABLE) {
         rope_attention_desc desc = cached_desc(cache);
         desc.page_size = cache ? PAGE : 0;
+        desc.q_norm.type = ROPE_NORM_RMS;
+        desc.k_norm.type = cache ? 0 : ROPE_NORM_LAYER;
         rope_plan *plan = plan_of(&desc);
         attention_check_bounds(plan, rope_attention_workspace);
         rope_plan_destroy(plan);
@@ -403,6 +423,32 @@ TEST(attention_errors, call_pointers) {
     BAD_CALL(call, invalid, "k.out_stride", "[0, 0, 2, 1]",
              STRIDE(a.rope.k.out_stride, 0, 0, 2, 1));
     BAD_CALL(call, invalid, "lse_stride", "[0, 2, 1]", STRIDE(a.lse_stride, 0, 2, 1));
+    call_free(&call);
+}
+
+TEST(attention_errors, call_norms) {
+    static attention_call call;
+    rope_attention_desc desc = attention_desc();
+    call_make(&call, &desc);
+    BAD_CALL(call, invalid, "q_weight.data", NULL, a.q_weight.data = part_of(&call, ONES));
+    BAD_CALL(call, invalid, "k_weight.head_stride", "64", a.k_weight.head_stride = 64);
+    call_free(&call);
+    desc.q_norm = desc.k_norm = (rope_norm){.type = ROPE_NORM_RMS, .weight = ROPE_NORM_WEIGHT};
+    call_make(&call, &desc);
+    call.args.q_weight.data = call.args.k_weight.data = part_of(&call, ONES);
+    GOOD_CALL(call, a.lse = NULL);
+    GOOD_CALL(call, a.q_weight.head_stride = DIM);
+    GOOD_CALL(call, (a.rope.q.out = part_of(&call, Q_OUT), a.rope.k.out = part_of(&call, K_IN)));
+    BAD_CALL(call, null, "q_weight.data", NULL, a.q_weight.data = NULL);
+    BAD_CALL(call, misaligned, "k_weight.data", NULL, a.k_weight.data = part_of(&call, ONES) + 1);
+    BAD_CALL(call, overflow, "q_weight.head_stride", NULL,
+             a.q_weight.head_stride = INT64_C(1) << 62);
+    BAD_CALL(call, overlap, "q_weight", NULL, a.q_weight.data = part_of(&call, OUT));
+    BAD_CALL(call, overlap, "k_weight", NULL,
+             (a.rope.q.out = part_of(&call, Q_OUT), a.k_weight.data = part_of(&call, Q_OUT)));
+    BAD_CALL(call, null, "workspace", NULL, a.workspace = NULL);
+    BAD_CALL(call, invalid, "workspace_bytes", "1", a.workspace_bytes = 1);
+    BAD_CALL(call, overflow, "tokens", "1152921504606846976", a.rope.tokens = INT64_C(1) << 60);
     call_free(&call);
 }
 

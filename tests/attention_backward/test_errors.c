@@ -116,10 +116,13 @@ TEST(attention_backward_errors, null_arguments) {
 }
 
 TEST(attention_backward_errors, bounds_of_any_size) {
-    rope_attention_desc desc = backward_desc();
-    rope_plan *plan = plan_of(&desc);
-    attention_check_bounds(plan, rope_attention_backward_workspace);
-    rope_plan_destroy(plan);
+    for (int32_t normed = 0; normed < 2; normed++) {
+        rope_attention_desc desc = backward_desc();
+        desc.q_norm.type = desc.k_norm.type = normed ? ROPE_NORM_RMS : 0;
+        rope_plan *plan = plan_of(&desc);
+        attention_check_bounds(plan, rope_attention_backward_workspace);
+        rope_plan_destroy(plan);
+    }
 }
 
 /* --- calls --- */
@@ -243,6 +246,36 @@ TEST(attention_backward_errors, call_pointers) {
     call_make(&call, &desc);
     BAD_CALL(call, invalid, "q.out", NULL, f.rope.q.out = part_of(&call, Q_OUT));
     BAD_CALL(call, invalid, "k.out", NULL, f.rope.k.out = part_of(&call, K_OUT));
+    call_free(&call);
+}
+
+TEST(attention_backward_errors, call_norms) {
+    static backward_call call;
+    rope_attention_desc desc = backward_desc();
+    call_make(&call, &desc);
+    float *weight = (float *)(void *)part_of(&call, SPARE);
+    BAD_CALL(call, invalid, "dq_weight", NULL, a.dq_weight = weight);
+    BAD_CALL(call, invalid, "k_weight.data", NULL, f.k_weight.data = part_of(&call, Q));
+    call_free(&call);
+    desc.q_norm = desc.k_norm = (rope_norm){.type = ROPE_NORM_RMS, .weight = ROPE_NORM_WEIGHT};
+    call_make(&call, &desc);
+    call.forward.q_weight.data = call.forward.k_weight.data = part_of(&call, K);
+    GOOD_CALL(call, a.dq_weight = a.dk_weight = NULL);
+    GOOD_CALL(call, (a.dq_weight = weight, a.dk_weight = weight + 64));
+    GOOD_CALL(call, (a.dq.data = a.dk.data = a.dv.data = NULL, a.dq_weight = weight));
+    GOOD_CALL(call, (f.rope.q.out = part_of(&call, Q_OUT), a.dq_weight = weight));
+    GOOD_CALL(call, (f.rope.q.out = part_of(&call, Q), a.dq.data = NULL));
+    BAD_CALL(call, invalid, "q.out is q.in", NULL, f.rope.q.out = part_of(&call, Q));
+    BAD_CALL(call, null, "q.in", NULL, (f.rope.q.out = part_of(&call, Q_OUT), f.rope.q.in = NULL));
+    BAD_CALL(call, misaligned, "dk_weight", NULL,
+             a.dk_weight = (float *)(void *)((char *)weight + 2));
+    BAD_CALL(call, overlap, "dq_weight", NULL, a.dq_weight = (float *)a.dk.data);
+    BAD_CALL(call, overlap, "dk_weight", NULL, a.dq_weight = a.dk_weight = weight);
+    BAD_CALL(call, overlap, "q_weight", NULL, f.q_weight.data = a.dq.data);
+    BAD_CALL(call, overlap, "q.in", NULL,
+             (f.rope.q.out = part_of(&call, Q_OUT), f.rope.q.in = a.dk.data));
+    BAD_CALL(call, null, "workspace", NULL, f.workspace = NULL);
+    BAD_CALL(call, invalid, "workspace_bytes", "1", f.workspace_bytes = 1);
     call_free(&call);
 }
 
