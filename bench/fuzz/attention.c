@@ -10,7 +10,8 @@
 
 static double v[FUZZ_TENSOR_ELEMENTS], out[FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS];
 static double gradients[4][FUZZ_TENSOR_ELEMENTS];
-static float dsinks[FUZZ_SIZE_MOST];
+static double weights[FUZZ_TENSOR_ELEMENTS];
+static float dsinks[FUZZ_SIZE_MOST], dweights[2][FUZZ_SIZE_MOST * FUZZ_DIM_MOST];
 static float lse[FUZZ_TENSOR_ELEMENTS], scales[2][FUZZ_SCALES], sinks[FUZZ_SIZE_MOST];
 static uint32_t bits[(2 * FUZZ_SIZE_MOST + 1) * FUZZ_SMALL_STRIDE_MOST];
 
@@ -98,6 +99,23 @@ static void take_call(fuzz_bytes *b, const rope_attention_desc *d, rope_attentio
         take_caches(b, d, a);
     a->rope.q.out = fuzz_take(b, 3) ? NULL : a->rope.q.out;
     a->rope.k.out = fuzz_take(b, 3) ? NULL : a->rope.k.out;
+}
+
+static void take_norm(fuzz_bytes *b, rope_norm *norm, rope_norm_weight *weight) {
+    norm->type = fuzz_take(b, 3);
+    if (norm->type == 0)
+        return;
+    norm->scope = fuzz_take(b, 3);
+    norm->offset = fuzz_take_some(b, FUZZ_DIM_MOST);
+    norm->dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    norm->rounding = fuzz_take(b, 3);
+    norm->eps = fuzz_take_number(b);
+    norm->weight = fuzz_take(b, 3);
+    if (norm->weight == 0)
+        return;
+    norm->weight_dtype = fuzz_take_some(b, ROPE_BF16);
+    weight->data = fuzz_take(b, 15) ? weights : NULL;
+    weight->head_stride = fuzz_take_some(b, FUZZ_STRIDE_MOST);
 }
 
 static void drop_views(const rope_attention_desc *d, rope_attention_args *a) {
@@ -194,6 +212,8 @@ static void run_backward(fuzz_bytes *b, rope_attention_desc *d, rope_attention_a
     args.dout = dout.data;
     memcpy(args.dout_stride, dout.stride, sizeof dout.stride);
     args.dsinks = d->sink_dtype && fuzz_take(b, 3) ? dsinks : NULL;
+    args.dq_weight = d->q_norm.weight && fuzz_take(b, 3) ? dweights[0] : NULL;
+    args.dk_weight = d->k_norm.weight && fuzz_take(b, 3) ? dweights[1] : NULL;
     a->lse = fuzz_take(b, 15) ? lse : NULL;
     a->rope.q.in = a->rope.q.out && fuzz_take(b, 1) ? NULL : a->rope.q.in;
     args.forward = a;
@@ -222,6 +242,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     if (exact || desc.ring)
         drop_positions(&desc, &args);
+    take_norm(&b, &desc.q_norm, &args.q_weight);
+    if (!exact || (!desc.cache && desc.rotation != ROPE_ATTENTION_ROTATE_Q))
+        take_norm(&b, &desc.k_norm, &args.k_weight);
     if (rope_attention_plan_create(&desc, &plan) == ROPE_OK)
         run(plan, &args, &desc);
     rope_plan_destroy(plan);
