@@ -74,6 +74,16 @@ ROPE_FN int64_t rope_gradient_block(int64_t heads, int64_t weight_stride) {
     return tokens;
 }
 
+/* Whether a sequence has as many tokens as are used of it. */
+ROPE_FN int rope_gradient_has(const rope_position_map *map, const void *lengths, int64_t sequence) {
+    const int64_t most = map->cu_seqlens
+                             ? rope_difference(rope_index_at(map, map->cu_seqlens, sequence + 1),
+                                               rope_index_at(map, map->cu_seqlens, sequence))
+                             : map->tokens,
+                  used = lengths ? rope_index_at(map, lengths, sequence) : most;
+    return used >= 0 && used <= most;
+}
+
 /* Whether a call differentiates a token. */
 ROPE_FN int rope_gradient_takes(const rope_append_backward_call *call, int64_t batch,
                                 int64_t token) {
@@ -81,10 +91,9 @@ ROPE_FN int rope_gradient_takes(const rope_append_backward_call *call, int64_t b
     if (!call->attended)
         return 1;
     const rope_site site = rope_site_of(map, batch, token);
-    const int64_t length = site.sequence < 0 || !call->lengths
-                               ? site.length
-                               : rope_index_at(map, call->lengths, site.sequence);
-    return site.sequence >= 0 && length <= site.length && site.index < length;
+    return site.sequence >= 0 && rope_gradient_has(map, call->lengths, site.sequence) &&
+           rope_gradient_has(&call->other, call->other_lengths, site.sequence) &&
+           (!call->lengths || site.index < rope_index_at(map, call->lengths, site.sequence));
 }
 
 #endif

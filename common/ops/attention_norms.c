@@ -302,6 +302,8 @@ static rope_append_backward_call gradients_of(const rope_attention_call *call, i
     made.forward.rope.position.cu_seqlens = map->cu_seqlens;
     made.forward.rope.position.sequences = map->sequences;
     made.lengths = which ? call->k_lengths : call->q_lengths;
+    made.other = which ? call->rope.position : call->k_position;
+    made.other_lengths = which ? call->q_lengths : call->k_lengths;
     return made;
 }
 

@@ -209,6 +209,9 @@ typedef struct rope_append_backward_call {
                               of each the first lengths[s]. What others have is neither read nor
                               written. */
     const void *lengths; /**< Or NULL: all of them. */
+    rope_position_map other;   /**< Attended: sequences of what they attend to, or of what attends
+                                    to them. One that is out of range there has no gradient. */
+    const void *other_lengths; /**< As lengths. */
 } rope_append_backward_call;
 /** @} */
 

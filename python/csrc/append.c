@@ -4,6 +4,7 @@
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
 #include "python/csrc/longest.h"
+#include "python/csrc/norm_weight.h"
 
 #include <inttypes.h>
 
@@ -56,17 +57,6 @@ static const char *check_out(const tensor *lead, const tensor *in, const tensor 
                     tensor_dtype_name(in), names[part]);
     const char *error = check_repeats(out, name, " and is written");
     return error ? error : check_stored(lead, out, name);
-}
-
-static const char *check_weight(const tensor *lead, const tensor *t, const char *name) {
-    if (t->dtype != ROPE_F32 && t->dtype != lead->dtype)
-        return fail("%s is %s; allowed is float32 or %s, the type of what it weighs", name,
-                    tensor_dtype_name(t), tensor_dtype_name(lead));
-    if (t->dims < 1 || t->dims > 2 || (t->sizes[t->dims - 1] > 1 && t->strides[t->dims - 1] != 1))
-        return fail("%s has %" PRId64 " dimensions or gaps; allowed is [elements] or [heads, "
-                    "elements] whose elements lie side by side",
-                    name, t->dims);
-    return check_device(lead, t, name);
 }
 
 static const char *check_part_scale(const append_call *c, const tensor *lead, int part) {
@@ -195,26 +185,6 @@ static const char *put_part(const append_call *c, int part, int32_t layout, rope
     return NULL;
 }
 
-static const char *put_weight(const append_call *c, int part, const rope_norm *norm, int64_t heads,
-                              rope_norm_weight *target) {
-    const tensor *t = &c->weight[part];
-    if (!t->handle)
-        return NULL;
-    const int64_t all = source(c, part)->sizes[source(c, part)->dims - 1];
-    const int64_t dim = norm->dim ? norm->dim : all - norm->offset;
-    const int64_t last = t->sizes[t->dims - 1];
-    const int whole = norm->scope == ROPE_NORM_TOKEN && t->dims == 1;
-    char shape[128];
-    if (last != (whole ? heads * dim : dim) || (t->dims == 2 && t->sizes[0] != heads))
-        return fail("%s has the shape [%s]; allowed is %s%" PRId64 "] or [%" PRId64 ", %" PRId64
-                    "], heads and elements",
-                    weight_names[part], shape_of(t, shape), "[", whole ? heads * dim : dim, heads,
-                    dim);
-    target->data = tensor_read(t);
-    target->head_stride = t->dims == 2 ? t->strides[0] : 0;
-    return NULL;
-}
-
 static const char *put_slots(const append_call *c, rope_append_args *args) {
     const tensor *t = &c->slots;
     const int64_t batch = args->rope.batch, tokens = args->rope.tokens;
@@ -283,7 +253,8 @@ static const char *put_parts(const append_call *c, const plan_entry *entry, int3
         error = put_part(c, p, layout, targets[p]);
         heads[p] = targets[p]->heads;
         if (!error)
-            error = put_weight(c, p, norms[p], heads[p], weights[p]);
+            error = put_weight(&c->weight[p], weight_names[p], norms[p], heads[p],
+                               t->sizes[t->dims - 1], weights[p]);
     }
     return error;
 }

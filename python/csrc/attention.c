@@ -25,15 +25,16 @@ static const char *make_results(attention_call *c, int32_t layout, int64_t v_hea
     return NULL;
 }
 
-/* Of what does not rotate the tensor itself serves a backward. */
+/* Of what does not rotate, or has a norm, the tensor itself serves a backward. */
 static const char *make_rotated(attention_call *c, int32_t layout, const rope_attention_desc *desc,
                                 rope_args *args) {
     const tensor *const in[STORES] = {&c->q, &c->k};
     rope_tensor *const to[STORES] = {&args->q, &args->k};
     const char *error = NULL;
     for (int i = 0; i < STORES && !error; i++) {
-        const int turns = desc->rotation == ROPE_ATTENTION_ROTATE_QK ||
-                          (i == 0 && desc->rotation == ROPE_ATTENTION_ROTATE_Q);
+        const int turns =
+            !c->weight[i].handle && (desc->rotation == ROPE_ATTENTION_ROTATE_QK ||
+                                     (i == 0 && desc->rotation == ROPE_ATTENTION_ROTATE_Q));
         error = turns ? results_like(in[i], layout, in[i]->dims, tensor_last_size(in[i]), 0,
                                      &c->rotated[i])
                       : results_none(&c->q, c->q.torch_dtype, &c->rotated[i]);

@@ -11,6 +11,7 @@ enum { KEYS, VALUES, STORES };
 typedef struct attention_call {
     text_argument config;
     tensor q, k, v;
+    tensor weight[STORES];               /* of norms of q and k */
     tensor cache[STORES], scale[STORES]; /* instead of k and v */
     tensor block_table, sinks, tree_bits;
     int64_t tree_keys, max_seqlen_k; /* 0: not given */
@@ -18,7 +19,8 @@ typedef struct attention_call {
     int wants_lse, wants_rotated;
     int explains;           /* tells which kernel would run, and runs none */
     tensor out, lse;        /* made */
-    tensor rotated[STORES]; /* made: q and k as a backward reads them; empty: as they are */
+    tensor rotated[STORES]; /* made: q and k as a backward reads them; empty: as they are, or have a
+                               norm, of which a backward reads what that read */
 } attention_call;
 
 /* Checks, finds the plan, makes results, rotates and attends; with wants_rotated refuses what has
@@ -28,11 +30,13 @@ const char *attention_run(attention_call *c);
 /* Gives back results, as far as they were made. */
 void attention_release_results(const attention_call *c);
 
-/* A call, whose q and k are rotated, with its out and lse; and its gradients. */
+/* A call, whose q and k are rotated where they have no norm, with its out and lse; and its
+ * gradients. */
 typedef struct gradient_call {
     attention_call forward;
     tensor dout;
     tensor dq, dk, dv, dsinks; /* made; dsinks empty without sinks */
+    tensor dweight[STORES];    /* made, float32; empty without weights */
 } gradient_call;
 
 const char *gradient_run(gradient_call *c);

@@ -6,6 +6,7 @@
 #include "python/csrc/longest.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* ---- what the forward gave ---- */
 
@@ -41,11 +42,11 @@ static const char *check(const gradient_call *c, int32_t *position_dtype) {
     return error ? error : check_rows(&f->q, "lse", &f->lse, f->q.dims - 1, 1);
 }
 
-/* q and k are what the forward wrote as q.out and k.out, where it rotated them. */
+/* q and k are what the forward wrote as q.out and k.out, where it rotated them without a norm. */
 static void put_rotated(const gradient_call *c, const rope_attention_desc *desc, rope_args *args) {
-    if (desc->rotation != ROPE_ATTENTION_ROTATE_NONE)
+    if (desc->rotation != ROPE_ATTENTION_ROTATE_NONE && !c->forward.weight[0].handle)
         args->q.out = tensor_write(&c->forward.q);
-    if (desc->rotation == ROPE_ATTENTION_ROTATE_QK)
+    if (desc->rotation == ROPE_ATTENTION_ROTATE_QK && !c->forward.weight[1].handle)
         args->k.out = tensor_write(&c->forward.k);
 }
 
@@ -60,6 +61,32 @@ static const char *make_sinks(gradient_call *c) {
     const char *error = fail_as(ROPE_ERROR_OUT_OF_MEMORY,
                                 tensor_new(sinks, 1, sinks->sizes, &stride, f32, &c->dsinks));
     return error ? error : fail_as(ROPE_ERROR_DEVICE, tensor_zero(&c->dsinks));
+}
+
+/* Of the shape of weights, whose heads lie apart. */
+static const char *make_weight(const gradient_call *c, int which, tensor *made) {
+    const tensor *weight = &c->forward.weight[which];
+    const int32_t f32 = aoti_torch_dtype_float32();
+    if (!weight->handle)
+        return results_none(&c->forward.q, f32, made);
+    const char *error = check_repeats(weight, which ? "k_weight" : "q_weight", "");
+    const int64_t last = weight->sizes[weight->dims - 1],
+                  strides[2] = {weight->dims == 2 ? last : 1, 1};
+    if (!error)
+        error = fail_as(ROPE_ERROR_OUT_OF_MEMORY,
+                        tensor_new(weight, weight->dims, weight->sizes, strides, f32, made));
+    return error ? error : fail_as(ROPE_ERROR_DEVICE, tensor_zero(made));
+}
+
+static const char *make_weights(gradient_call *c, rope_attention_backward_args *args) {
+    const char *error = make_weight(c, 0, &c->dweight[0]);
+    if (!error)
+        error = make_weight(c, 1, &c->dweight[1]);
+    if (error)
+        return error;
+    args->dq_weight = c->forward.weight[0].handle ? tensor_write(&c->dweight[0]) : NULL;
+    args->dk_weight = c->forward.weight[1].handle ? tensor_write(&c->dweight[1]) : NULL;
+    return NULL;
 }
 
 /* What no sequence has is not written, and nothing where there are no queries. */
@@ -77,6 +104,8 @@ static const char *make_gradients(gradient_call *c, int32_t layout,
         error = results_like(&f->v, layout, f->v.dims, tensor_last_size(&f->v), keys, &c->dv);
     if (!error)
         error = make_sinks(c);
+    if (!error)
+        error = make_weights(c, args);
     if (error)
         return error;
     results_put(&c->dq, layout, &args->dq);
@@ -102,6 +131,7 @@ static const char *run_widened(gradient_call *c) {
     c->dk = wide.dk;
     c->dv = wide.dv;
     c->dsinks = wide.dsinks;
+    memcpy(c->dweight, wide.dweight, sizeof c->dweight);
     inputs_release_widened(made);
     return error;
 }
@@ -145,7 +175,8 @@ const char *gradient_run(gradient_call *c) {
 }
 
 void gradient_release_results(const gradient_call *c) {
-    const tensor *const made[] = {&c->dq, &c->dk, &c->dv, &c->dsinks};
-    for (int i = 0; i < 4; i++)
+    const tensor *const made[] = {&c->dq,     &c->dk,         &c->dv,
+                                  &c->dsinks, &c->dweight[0], &c->dweight[1]};
+    for (int i = 0; i < 6; i++)
         tensor_release(made[i]);
 }

@@ -3,6 +3,7 @@
 #include "python/csrc/attention_put.h"
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
+#include "python/csrc/norm_weight.h"
 
 #include <inttypes.h>
 
@@ -81,6 +82,18 @@ static const char *check_tree(const attention_call *c) {
     return check_device(&c->q, t, "tree_mask");
 }
 
+static const char *check_weights(const attention_call *c) {
+    static const char *const names[STORES] = {"q_weight", "k_weight"};
+    const char *error = NULL;
+    if (attention_is_cached(c) && c->weight[1].handle)
+        return fail(
+            "k_weight is given; allowed with k_cache is None: its keys have had their norm");
+    for (int i = 0; i < STORES && !error; i++)
+        if (c->weight[i].handle)
+            error = check_weight(&c->q, &c->weight[i], names[i]);
+    return error;
+}
+
 const char *attention_check_masks(const attention_call *c) {
     const char *error = check_sinks(c);
     return error ? error : check_tree(c);
@@ -96,6 +109,8 @@ const char *attention_check(const attention_call *c, int32_t *position_dtype) {
         error = check_tensor(&c->q, &c->v, "v");
     if (!error && attention_is_cached(c))
         error = check_stores(c);
+    if (!error)
+        error = check_weights(c);
     if (!error)
         error = attention_check_masks(c);
     return error ? error : inputs_check(&c->inputs, &c->q, position_dtype);
@@ -119,6 +134,8 @@ const plan_entry *attention_plan(const attention_call *c, int32_t operation, int
         .operation = operation,
         .sink_dtype = c->sinks.handle ? c->sinks.dtype : 0,
         .tree = c->tree_bits.handle != NULL,
+        .weight_dtype = {c->weight[0].handle ? c->weight[0].dtype : 0,
+                         c->weight[1].handle ? c->weight[1].dtype : 0},
     };
     plan_key_put(&key, &c->q, &c->inputs.cos);
     if (!attention_is_cached(c))

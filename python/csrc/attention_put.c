@@ -2,6 +2,7 @@
 
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
+#include "python/csrc/norm_weight.h"
 
 #include <inttypes.h>
 
@@ -231,6 +232,16 @@ static const char *put_sinks(const attention_call *c, rope_attention_args *args)
     return NULL;
 }
 
+static const char *put_weights(const attention_call *c, const rope_attention_desc *desc,
+                               rope_attention_args *args) {
+    const int64_t dim = tensor_last_size(&c->q);
+    const char *error = put_weight(&c->weight[0], "q_weight", &desc->q_norm, args->rope.q.heads,
+                                   dim, &args->q_weight);
+    return error ? error
+                 : put_weight(&c->weight[1], "k_weight", &desc->k_norm, args->rope.k.heads, dim,
+                              &args->k_weight);
+}
+
 const char *attention_put_masks(const attention_call *c, const plan_entry *entry,
                                 rope_attention_args *args) {
     const char *error = put_lengths(c, args);
@@ -251,5 +262,7 @@ const char *attention_put(const attention_call *c, const plan_entry *entry, int3
         error = inputs_put(&c->inputs, &c->q, &desc->rope, &args->rope);
     if (!error)
         error = attention_is_cached(c) ? put_caches(c, args) : put_tensors(c, layout, args);
+    if (!error)
+        error = put_weights(c, desc, args);
     return error ? error : attention_put_masks(c, entry, args);
 }

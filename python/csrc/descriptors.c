@@ -171,6 +171,20 @@ void fill_window_right(config_text *config) {
         desc->window_right = config->window_right;
 }
 
+/* A configuration tells of norms that its caller may have applied: those with weights are ours. */
+static void fill_norms(config_text *config, const plan_key *key) {
+    rope_norm *const norms[] = {&config->attention.q_norm, &config->attention.k_norm};
+    const rope_append_part *const parts[] = {&config->append.q, &config->append.k};
+    for (int i = 0; i < 2; i++) {
+        if (!key->weight_dtype[i])
+            continue;
+        *norms[i] = parts[i]->norm;
+        complete_norm(norms[i], &config->norm);
+        norms[i]->weight = norms[i]->weight ? norms[i]->weight : ROPE_NORM_WEIGHT;
+        norms[i]->weight_dtype = key->weight_dtype[i];
+    }
+}
+
 static const char *fill_mask(config_text *config, const plan_key *key) {
     rope_attention_desc *desc = &config->attention;
     if (key->tree && config->window_right == 0)
@@ -192,6 +206,7 @@ const char *fill_attention(config_text *config, const plan_key *key) {
         error = fill_mask(config, key);
     if (error)
         return error;
+    fill_norms(config, key);
     desc->v_head_dim = key->v_head_dim;
     desc->cache = key->cache;
     desc->page_size = key->page_size;

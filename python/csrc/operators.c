@@ -143,6 +143,8 @@ static const argument attend_list[] = {
     OPTION(sequence_lengths, forward.inputs.sequence_lengths),
     OPTION(cos, forward.inputs.cos),
     OPTION(sin, forward.inputs.sin),
+    OPTION(q_weight, forward.weight[0]),
+    OPTION(k_weight, forward.weight[1]),
     {"position_flag", TENSOR, FLAGGED, 0, OF(forward.inputs.position_flag)},
     {"position_offset", NUMBER, WHOLE, 0, OF(forward.inputs.position_offset)},
     {"tree_keys", NUMBER, WHOLE, 0, OF(forward.tree_keys)},
@@ -167,8 +169,8 @@ static void attend(const signature *s, StableIValue *stack) {
 static void derive(const signature *s, StableIValue *stack) {
     gradient_call c = {0};
     CARRY_OUT(s, stack, &c, gradient_run, gradient_release_results);
-    const tensor *const made[] = {&c.dq, &c.dk, &c.dv, &c.dsinks};
-    for (int i = 0; i < 4; i++)
+    const tensor *const made[] = {&c.dq, &c.dk, &c.dv, &c.dsinks, &c.dweight[0], &c.dweight[1]};
+    for (int i = 0; i < 6; i++)
         stack[i] = (uintptr_t)made[i]->handle;
 }
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
-from ropekit import _sdpa
+from ropekit import _norms, _sdpa
 from ropekit._attention_arguments import (
     CACHED,
     FEW,
@@ -99,9 +99,10 @@ def _fake_rotated(call: Arguments) -> tuple[Tensor, ...]:
     check_differentiable(TENSORS.given(call))
     out, layout = _fake_out(call)
     q, k, _ = call.tensors
+    weights = call.q_weight, call.k_weight
     found = (
-        by_token([*x.shape], layout, x.dtype, x.device) if turn else q.new_empty(0)
-        for x, turn in zip((q, k), rotated(call.config), strict=True)
+        by_token([*x.shape], layout, x.dtype, x.device) if turn and w is None else q.new_empty(0)
+        for x, w, turn in zip((q, k), weights, rotated(call.config), strict=True)
     )
     return (out, by_token([*out.shape[:-1]], layout, torch.float32, out.device), *found)
 
@@ -118,8 +119,10 @@ def _fake_backward(dout: Tensor, out: Tensor, lse: Tensor, *values: Any) -> tupl
         if x.shape != shape:
             raise ValueError(f"{name} has the shape {list(x.shape)}; allowed is {list(shape)}")
     found = [by_token([*x.shape], layout, x.dtype, x.device) for x in call.tensors]
-    heads = 0 if call.sinks is None else call.sinks.shape[0]
-    return (*found, torch.empty(heads, dtype=torch.float32, device=out.device))
+    for x in (call.sinks, call.q_weight, call.k_weight):
+        shape = (0,) if x is None else x.shape
+        found.append(torch.empty(shape, dtype=torch.float32, device=out.device))
+    return tuple(found)
 
 
 # ---- the operators; those named no_grad are for a caller that looks for gradients itself ----
@@ -193,9 +196,10 @@ for _name in ("attention", "attention_lse"):
     implement(_name, _derived(_name), "Autograd", with_keyset=True)
 _define("attention_explained", FULL, "Tensor", _fake)
 _FOUR = "(Tensor, Tensor, Tensor, Tensor)"
+_SIX = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 _define("attention_rotated", FULL, _FOUR, _fake_rotated)
 _FIRST = "Tensor dout, Tensor out, Tensor lse"
-define("attention_backward", f"({_FIRST}, {FULL.schema}) -> {_FOUR}", _fake_backward)
+define("attention_backward", f"({_FIRST}, {FULL.schema}) -> {_SIX}", _fake_backward)
 for _name in ("attention_rotated", "attention_backward"):
     implement(_name, _refusing(_name), "ADInplaceOrView", with_keyset=True)
 
@@ -206,7 +210,8 @@ _NO_GRADIENTS = dict.fromkeys(FULL.names)
 
 
 class _Attention(torch.autograd.Function):
-    """The arguments of attention_rotated. What it rotated is saved in place of q and k."""
+    """The arguments of attention_rotated. What it rotated is saved in place of q and k, but of one
+    with a norm, whose gradient reads what the norm read."""
 
     generate_vmap_rule = True
 
@@ -221,7 +226,8 @@ class _Attention(torch.autograd.Function):
         ctx.mark_non_differentiable(lse, turned_q, turned_k)
         ctx.set_materialize_grads(False)
         turns_q, turns_k = rotated(call.config)
-        call.q, call.k = turned_q if turns_q else call.q, turned_k if turns_k else call.k
+        call.q = turned_q if turns_q and call.q_weight is None else call.q
+        call.k = turned_k if turns_k and call.k_weight is None else call.k
         ctx.config, ctx.numbers = call.config, NUMBERS.values(call)
         ctx.save_for_backward(out, lse, *TENSORS.values(call))
 
@@ -233,10 +239,12 @@ class _Attention(torch.autograd.Function):
         values = (q, k, v, of_backward(ctx.config), *others, *ctx.numbers, flag)
         call = Arguments(*values)
         dout = dout if all(dout.stride()) else dout.contiguous()
-        dq, dk, dv, dsinks = _gradient(dout, out, lse, *FULL.values(call))
+        dq, dk, dv, *others = _gradient(dout, out, lse, *FULL.values(call))
         found = {"q": dq, "k": dk, "v": dv}
-        if call.sinks is not None:
-            found["sinks"] = dsinks.to(call.sinks.dtype)
+        for name, x in zip(("sinks", "q_weight", "k_weight"), others, strict=True):
+            given = getattr(call, name)
+            if given is not None:
+                found[name] = x.to(given.dtype)
         return tuple((_NO_GRADIENTS | found).values())
 
     @staticmethod
@@ -322,6 +330,8 @@ class Options(AttentionFields, total=False):
     sequence_lengths: Tensor | None
     cos: Tensor | None
     sin: Tensor | None
+    q_weight: Tensor | None
+    k_weight: Tensor | None
     position_flag: Tensor | None
 
 
@@ -391,6 +401,8 @@ def attention(
     sequence_lengths: Tensor | None = None,
     cos: Tensor | None = None,
     sin: Tensor | None = None,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
     position_flag: Tensor | None = None,
     **fields: Unpack[AttentionFields],
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -456,7 +468,13 @@ def attention(
             do not rotate, it is read with tree_mask and window or chunk alone.
         position_flag: as of `apply_`; a GPU also sets it where a length or a page is out of range,
             and leaves that sequence out.
-        fields: any other field of a Config but those of norms; it goes before that of `config`.
+        fields: any other field of a Config; it goes before that of `config`.
+
+    Norms:
+        q_weight, k_weight: [elements] or [heads, elements]: q and k are normalised ahead of their
+            rotation, as `append` does it and with its bits, by the norm that `config` or `fields`
+            name, as norm_type. None: not, whatever a configuration says. Keys of a cache have had
+            their norm.
 
     Choice of kernel:
         kernel: "sdpa" for ropekit's rotation followed by PyTorch's scaled_dot_product_attention,
@@ -469,11 +487,11 @@ def attention(
     Bits are, within a kernel, those of `apply` followed by the same call with rotate="none", of
     each sequence alone, and of any paging: who compares lengths, batches or packing names a kernel.
 
-    Gradients flow into q, k, v and sinks, of calls without a cache, tree_mask or position_flag; not
-    through lse. They have the same bits call after call, those of PyTorch's kernel and of cuDNN's
-    with torch.use_deterministic_algorithms. Autograd keeps q and k rotated, v, out and lse. There
-    is no second derivative and no tangent. Under autocast q, k and v of several types are cast to
-    its type; those of one type keep it.
+    Gradients flow into q, k, v, sinks and weights, of calls without a cache, tree_mask or
+    position_flag; not through lse. They have the same bits call after call, those of PyTorch's
+    kernel and of cuDNN's with torch.use_deterministic_algorithms. Autograd keeps q and k, rotated
+    or ahead of a norm, v, out and lse. There is no second derivative and no tangent. Under autocast
+    q, k and v of several types are cast to its type; those of one type keep it.
 
     Returns:
         out, in the order of q with v's head_dim ("bhsd" lies by token, so that transpose(1, 2) is
@@ -513,6 +531,7 @@ def attention(
     call.sinks, call.tree_mask = sinks, tree_mask
     call.sequence_offsets, call.sequence_lengths = sequence_offsets, sequence_lengths
     call.cos, call.sin, call.position_flag = cos, sin, position_flag
+    call.q_weight, call.k_weight = q_weight, k_weight
     call.position_offset, call.tree_keys = whole(position_offset), tree_keys or 0
     if max_seqlen_k is not None:
         call.max_seqlen_k = number("max_seqlen_k", max_seqlen_k)
@@ -541,10 +560,12 @@ def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) 
     of_tensors = isinstance(k, Tensor) and isinstance(call.v, Tensor)
     is_traced = is_compiling() or is_tracing()
     is_empty = of_tensors and (_is_known_empty(k) if is_traced else not k.numel())
+    if of_tensors and _norms.has_norm(call) and _norms_apart(call):
+        call = _norms.apart(call)
     if of_tensors and not of_library and not has_cache(call):
         settings = other_candidate(call, return_lse, is_empty)
         if settings:
-            return _by_sdpa(call, settings)
+            return _by_sdpa(_norms.apart(call) if _norms.has_norm(call) else call, settings)
     if is_empty:
         call = with_one_key(call)
     try:
@@ -557,6 +578,12 @@ def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) 
         return _usual(call)
     except (AttributeError, RuntimeError) as error:
         refuse_attention(error, call)
+
+
+def _norms_apart(call: Arguments) -> bool:
+    """Whether norms are PyTorch's: in a model for ONNX, and with a gradient on CUDA, which has a slow
+    kernel of it."""
+    return torch.onnx.is_in_onnx_export() or (call.q.is_cuda and _wants_gradient(call))
 
 
 def _is_known_empty(k: Tensor) -> bool:
@@ -672,6 +699,7 @@ def _usual(call: Arguments) -> Any:
     is_usual = call.k_positions is call.k_cu_seqlens is call.q_lengths is call.tree_mask is None
     is_usual = is_usual and call.k_scale is call.v_scale is call.sequence_offsets is None
     is_usual = is_usual and call.sequence_lengths is call.cos is call.sin is None
+    is_usual = is_usual and call.q_weight is call.k_weight is None
     if not is_usual or call.position_offset or call.tree_keys or call.max_seqlen_k:
         return _DIRECT["attention"](*FULL.values(call))
     if call.positions is call.cu_seqlens is None:

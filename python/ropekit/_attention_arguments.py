@@ -47,6 +47,8 @@ class Arguments:
     sequence_lengths: Index = None
     cos: Tensor | None = None
     sin: Tensor | None = None
+    q_weight: Tensor | None = None
+    k_weight: Tensor | None = None
     position_offset: int = 0
     tree_keys: int = 0
     max_seqlen_k: int = 0

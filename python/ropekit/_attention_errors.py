@@ -31,14 +31,15 @@ def check_attention(
             return floats
         if name == "lse":
             return (torch.float32,)
-        return (torch.float32, own) if name in ("sinks", "cos", "sin") else (own,)
+        either = ("sinks", "cos", "sin", "q_weight", "k_weight")
+        return (torch.float32, own) if name in either else (own,)
 
     check_tensors(tensors, allowed)
 
 
 NO_SECOND = "attention has no second derivative; allowed is its gradient"
 NO_FORWARD = "attention has no derivative forward; allowed is its gradient"
-_DERIVED = ("q", "k", "v", "sinks")
+_DERIVED = ("q", "k", "v", "sinks", "q_weight", "k_weight")
 _UNDERIVED = ("k_cache", "v_cache", "tree_mask", "position_flag")
 
 
@@ -58,7 +59,8 @@ def wants_gradient(given: Mapping[str, object]) -> bool:
     for name in asked:
         if name not in _DERIVED:
             raise RuntimeError(
-                f"{name} requires a gradient; allowed in attention is one of q, k, v and sinks"
+                f"{name} requires a gradient; allowed in attention is one of q, k, v, sinks and "
+                "weights of norms"
             )
     check_differentiable(given)
     return True
@@ -110,6 +112,13 @@ _WORDS = (
         r"shard is \d \(\w+\); allowed is 0 or ROPE_SHARD_NONE",
         "shard is given; allowed is None or 'none' in attention",
     ),
+    (
+        r"\b([qk])_norm\.weight is .*; allowed is 0 without norm\.type",
+        r"\1_weight is given; allowed is None without norm_type",
+    ),
+    (r"\b([qk])_norm\.(\w+)", r"\1_norm_\2"),
+    (r"\bnorm\.(\w+)", r"norm_\1"),
+    (r" \(ROPE_NORM_\w+\)", ""),
     (r"\b([qkv])\.in\b", r"\1"),
 )
 

@@ -105,15 +105,8 @@ class ModuleFields(RotationFields, CacheFields, total=False):
     chunk: int | None
 
 
-class AttentionFields(ModuleFields, Fields, total=False):
-    """Those of `attention`."""
-
-
-class AppendFields(Fields, CacheFields, total=False):
-    """Those of `append`: norms, factors and the type of a layer too.
-
-    norm_ is of q and k; q_norm_, k_norm_ and v_norm_ go before it.
-    """
+class NormFields(TypedDict, total=False):
+    """Those of norms: norm_ is of q and k; q_norm_ and k_norm_ go before it."""
 
     norm_type: Norm | None
     norm_scope: NormScope | None
@@ -129,7 +122,6 @@ class AppendFields(Fields, CacheFields, total=False):
     q_norm_weight: NormWeight | None
     q_norm_rounding: NormRounding | None
     q_norm_eps: float | None
-    q_factor: float | None
     k_norm_type: Norm | None
     k_norm_scope: NormScope | None
     k_norm_offset: int | None
@@ -137,6 +129,16 @@ class AppendFields(Fields, CacheFields, total=False):
     k_norm_weight: NormWeight | None
     k_norm_rounding: NormRounding | None
     k_norm_eps: float | None
+
+
+class AttentionFields(ModuleFields, Fields, NormFields, total=False):
+    """Those of `attention`."""
+
+
+class AppendFields(Fields, CacheFields, NormFields, total=False):
+    """Those of `append`: norms, of v too, factors and the type of a layer."""
+
+    q_factor: float | None
     k_factor: float | None
     v_norm_type: Norm | None
     v_norm_scope: NormScope | None

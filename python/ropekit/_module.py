@@ -193,6 +193,8 @@ class RoPEAttention(nn.Module):
         text = merge(self.config.text, own)
         text = " ".join((text, *(f"{name}={x}" for name, x in norm.items()))).strip()
         self._append = Config.from_text(text)
+        norms = (f"{name}={x}" for name, x in norm.items())
+        self._normed = Config.from_text(" ".join((self.config.text, *norms)).strip())
         self._whole = Config.from_text(merge(text, {"kernel": stated.get("kernel")}))
 
     def make_cache(
@@ -258,10 +260,17 @@ class RoPEAttention(nn.Module):
             if in_use() is not None:
                 _refuse_sharded({"cache": cache})
             return self._attend_cached(q, k, v, positions=positions, lengths=lengths, cache=cache)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
         options: dict[str, Any] = {"config": self.config, "causal": self.causal}
         sharded = in_use()
+        weights = self._weights()
+        if (
+            weights
+            and sharded is None
+            and all(x.dtype in (torch.float32, q.dtype) for x in weights.values())
+        ):
+            options |= {"config": self._normed, **weights}
+        elif self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         if sharded is not None:
             _refuse_sharded({"positions": positions, "lengths": lengths})
             of_shard: Tensor = sharded.attend(q, k, v, **options)

@@ -245,7 +245,7 @@ TEST(attention_errors, bounds_of_any_size) {
         rope_attention_desc desc = cached_desc(cache);
         desc.page_size = cache ? PAGE : 0;
         desc.q_norm.type = ROPE_NORM_RMS;
-        desc.k_norm.type = cache ? 0 : ROPE_NORM_LAYER;
+        desc.k_norm.type = desc.rotation || cache ? 0 : ROPE_NORM_LAYER;
         rope_plan *plan = plan_of(&desc);
         attention_check_bounds(plan, rope_attention_workspace);
         rope_plan_destroy(plan);

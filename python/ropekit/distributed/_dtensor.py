@@ -17,6 +17,7 @@ from ropekit._operators import fields_of
 # Dimensions of batch, tokens and heads.
 _DIMS = {"bshd": (0, 1, 2), "bhsd": (0, 2, 1), "sbhd": (1, 0, 2), "thd": (None, 0, 1)}
 _ROWS = ("q", "k", "v", "dout", "out", "lse")  # which have all of these
+_WEIGHTS = ("q_weight", "k_weight")  # of norms, and their gradients
 _REPLICATED: Any = Replicate()
 
 
@@ -36,11 +37,13 @@ class _Operator:
         _refuse_tokens(given, tokens)
         found = [self._rule(given, dict.fromkeys((*_ROWS, "sinks"), _REPLICATED))]
         ranks = first.mesh.size()
-        if all(x.shape[heads] % ranks == 0 for x in _rows(given)):
+        if all(x.shape[heads] % ranks == 0 for x in _rows(given)) and _are_shared(given):
             own: dict[str, Any] = dict.fromkeys(_ROWS, Shard(heads)) | {"sinks": Shard(0)}
+            own["dweight"] = Partial()
             found.append(self._rule(given, own))
         if batch is not None and not _has_rows_of_batch(given):
             own = dict.fromkeys(_ROWS, Shard(batch)) | {"sinks": _REPLICATED, "dsinks": Partial()}
+            own["dweight"] = Partial()
             found.append(self._rule(given, own))
         return found
 
@@ -49,7 +52,8 @@ class _Operator:
             own.get(name, _REPLICATED) if hasattr(x, "placements") else None
             for name, x in given.items()
         ]
-        own = {"none": _REPLICATED, "dsinks": own["sinks"], "row": own["q"]} | own
+        made = {"none": _REPLICATED, "dweight": _REPLICATED}
+        own = made | {"dsinks": own["sinks"], "row": own["q"]} | own
         outputs = [own[kind] for kind in self._kinds(given)]
         return outputs, inputs
 
@@ -59,8 +63,11 @@ class _Operator:
         for kind in self.results:
             if kind == "dsinks":
                 yield "none" if given.get("sinks") is None else "dsinks"
+            elif kind in _WEIGHTS:
+                yield "none" if given.get(kind) is None else "dweight"
             elif kind in turned:
-                yield "row" if turned[kind] else "none"
+                normed = given.get(f"{kind[-1]}_weight") is not None
+                yield "row" if turned[kind] and not normed else "none"
             else:
                 yield kind
 
@@ -69,9 +76,17 @@ def _rows(given: dict[str, Any]) -> list[Any]:
     return [x for name, x in given.items() if name in _ROWS and hasattr(x, "placements")]
 
 
+def _are_shared(given: dict[str, Any]) -> bool:
+    """Whether heads have a norm each, of the same weights."""
+    weights = [given[name] for name in _WEIGHTS if given.get(name) is not None]
+    return all(x.ndim == 1 for x in weights) and not (
+        weights and "norm_scope=token" in given["config"]
+    )
+
+
 def _has_rows_of_batch(given: dict[str, Any]) -> bool:
     """Whether an index tensor may have a row for each of the batch."""
-    others = {n: x for n, x in given.items() if n not in (*_ROWS, "sinks")}
+    others = {n: x for n, x in given.items() if n not in (*_ROWS, *_WEIGHTS, "sinks")}
     of_tokens = ("positions", "position_ids", "k_positions")
     return any(
         hasattr(x, "placements") and not (name in of_tokens and x.ndim == 1)
@@ -108,4 +123,4 @@ def register() -> None:
     for name in ("attention_lse", "attention_lse_no_grad"):
         _register(name, ("default",), ("row", "row"))
     _register("attention_rotated", ("default",), ("row", "row", "rotated_q", "rotated_k"))
-    _register("attention_backward", ("default",), ("row", "row", "row", "dsinks"))
+    _register("attention_backward", ("default",), ("row", "row", "row", "dsinks", *_WEIGHTS))

@@ -93,9 +93,9 @@ class Local:
         """Gradients of q, k, v and sinks; of k and v for the first tokens, which were read."""
         calls = tuple(self._calls(x, queries, keys))
         if calls[0].q.dim() == 4:
-            return _backward(*results, *FULL.values(calls[0]))  # type: ignore[no-any-return]
+            return _backward(*results, *FULL.values(calls[0]))[:4]  # type: ignore[no-any-return]
         found = [
-            _backward(*(each[row] for each in results), *FULL.values(call))
+            _backward(*(each[row] for each in results), *FULL.values(call))[:4]
             for row, call in enumerate(calls)
         ]
         dq, dk, dv, dsinks = (torch.stack(each) for each in zip(*found, strict=True))
