@@ -1,6 +1,7 @@
 #include "python/csrc/norm_weight.h"
 
 #include "python/csrc/failure.h"
+#include "python/csrc/inputs.h"
 
 #include <inttypes.h>
 

@@ -119,8 +119,8 @@ def _fake_backward(dout: Tensor, out: Tensor, lse: Tensor, *values: Any) -> tupl
         if x.shape != shape:
             raise ValueError(f"{name} has the shape {list(x.shape)}; allowed is {list(shape)}")
     found = [by_token([*x.shape], layout, x.dtype, x.device) for x in call.tensors]
-    for x in (call.sinks, call.q_weight, call.k_weight):
-        shape = (0,) if x is None else x.shape
+    for given in (call.sinks, call.q_weight, call.k_weight):
+        shape = torch.Size((0,)) if given is None else given.shape
         found.append(torch.empty(shape, dtype=torch.float32, device=out.device))
     return tuple(found)
 
@@ -581,8 +581,8 @@ def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) 
 
 
 def _norms_apart(call: Arguments) -> bool:
-    """Whether norms are PyTorch's: in a model for ONNX, and with a gradient on CUDA, which has a slow
-    kernel of it."""
+    """Whether norms are PyTorch's: for ONNX, and with a gradient on CUDA, of which the library$
+    has a slow kernel."""
     return torch.onnx.is_in_onnx_export() or (call.q.is_cuda and _wants_gradient(call))
 
 

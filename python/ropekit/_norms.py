@@ -51,7 +51,7 @@ def _normalised(x: Tensor, weight: Tensor, norm: dict[str, str], heads: int) -> 
         wide = wide - wide.mean(over, keepdim=True)
     mean = wide.square().mean(over, keepdim=True)
     wide = wide * torch.rsqrt(mean + float(norm.get("eps", 0)))
-    own = _of_heads(weight, x.shape[heads], dim, heads)
+    own: Tensor = _of_heads(weight, x.shape[heads], dim, heads)
     if norm.get("rounding") == "twice":
         found = (own * wide.to(x.dtype)).to(x.dtype)
     else:
