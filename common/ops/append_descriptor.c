@@ -88,7 +88,7 @@ static rope_status check_norm_weight(const char *name, rope_norm *norm, int32_t 
 rope_status rope_norm_check(const char *name, rope_norm *norm, int32_t dtype, int32_t head_dim) {
     rope_status status = rope_choice_check(name, ".type", &norm->type, rope_norm_names, 0);
     if (status == ROPE_OK && norm->type == 0) {
-        char prefix[16];
+        char prefix[24];
         snprintf(prefix, sizeof prefix, "%s.", name);
         return rope_unread_check(norm, norm_fields, ROPE_COUNT(norm_fields), prefix,
                                  "without norm.type");
