@@ -47,7 +47,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "q": Q.double(), "kernel": "library"}),
     (TypeError, "v is torch.float16; allowed is torch.float32, the type of q", {
         **BOTH, "v": K.half()}),
-    (TypeError, "q_weight is given; allowed is that for ropekit.append$", {**BOTH, "q_weight": K}),
+    (TypeError, "v_weight is given; allowed is that for ropekit.append$", {**BOTH, "v_weight": K}),
     (ValueError, "kernel is 'sdpa'; allowed with a cache and backend .* any of library, ", {
         **PAGED, "kernel": "sdpa"}),
     (ValueError, "q has 2 dimensions; allowed is 4, or 3 for layout 'thd'", {**BOTH, "q": Q[0, 0]}),
@@ -195,8 +195,8 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "shard": "zigzag", "shard_size": 2}),
     (ValueError, "k_head_dim is 32 and the tensor has 64; allowed is what the tensor has", {
         **BOTH, "k_head_dim": 32}),
-    (TypeError, "norm_type is given; allowed is that in a Config and for ropekit.append", {
-        **BOTH, "norm_type": "rms"}),
+    (TypeError, "v_norm_type is given; allowed is that in a Config and for ropekit.append", {
+        **BOTH, "v_norm_type": "rms"}),
 ]  # fmt: skip
 
 
