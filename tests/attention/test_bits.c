@@ -287,34 +287,47 @@ TEST(attention_bits, heads_of_matrix_instructions_with_lengths) {
 }
 
 /* Queries so many that Hopper's kernel rotates them beside its products: in order, the first ones
- * of a row by its lengths, and packed sequences. */
+ * of a row by its lengths, packed sequences of which some begin or end beyond the row, and rows of
+ * a batch that have lengths. */
 TEST(attention_bits, queries_that_rotate_beside_products) {
-    enum { TOKENS = 4200, HEADS = 8, DIM = 128, ROOM = 16 };
-    static const int64_t ends[] = {0, 1111, 1111, 4100};
+    enum { TOKENS = 4200, HEADS = 8, DIM = 128, ROOM = 16, CASES_OF = 5 };
+    static const int64_t ends[CASES_OF][4] = {
+        {0}, {0, 1111, 1111, 4100}, {0, 1111, 1111, 4100}, {-37, 1000, 4000, 5000}, {2090, 1990}};
     const char *kernel = NULL;
     attention_required();
     for (int k = 0; (kernel = device_kernel_of("attention", k)) && strcmp(kernel, "sm90") != 0; k++)
         ;
     if (!kernel)
         SKIP("no kernel rotates so");
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < CASES_OF; i++) {
         attention_case c;
         make_plain(&c, ROPE_BF16, DIM, TOKENS, TOKENS + ROOM, HEADS);
         int64_t *list = (int64_t *)((uintptr_t)c.args.v.in + TOKENS * DIM * sizeof(uint16_t));
-        memcpy(list, ends, sizeof ends);
+        memcpy(list, ends[i], sizeof ends[i]);
         c.desc.window = 40;
         c.k_count[0] = c.args.k_tokens = TOKENS;
+        c.args.rope.position_offset = i % 2 ? 1000 : 0;
         if (i == 1) {
             c.args.k_lengths = list + 3;
             c.args.q_lengths = list + 1;
-            c.k_count[0] = ends[3];
-            c.q_count[0] = ends[1];
+            c.k_count[0] = ends[i][3];
+            c.q_count[0] = ends[i][1];
         }
-        if (i == 2) {
+        if (i == 2 || i == 3) {
             c.args.rope.cu_seqlens = c.args.k_cu_seqlens = list;
             c.parts = c.args.rope.sequences = 3;
-            for (int n = 0; n < 3; n++)
-                c.q_count[n] = c.k_count[n] = ends[n + 1] - ends[n];
+            for (int n = 0; n < 3; n++) {
+                const int64_t begin = ends[i][n] < 0 ? 0 : ends[i][n],
+                              end = ends[i][n + 1] > TOKENS ? TOKENS : ends[i][n + 1];
+                c.q_count[n] = c.k_count[n] = end - begin;
+            }
+        }
+        if (i == 4) {
+            c.args.q_lengths = c.args.k_lengths = list;
+            c.parts = c.args.rope.batch = 2;
+            c.args.rope.tokens = c.args.k_tokens = TOKENS / 2;
+            for (int n = 0; n < 2; n++)
+                c.q_count[n] = c.k_count[n] = ends[i][n];
         }
         attention_describe(&c, kernel);
         unsigned char *expected = arena_after(&c, kernel);
@@ -383,32 +396,42 @@ static void make_cached(attention_case *c, int64_t dim, int64_t keys, int64_t ap
     memcpy(c->args.v_cache.stride, stride, sizeof stride);
 }
 
-/* A prompt's keys and values, of a head: in order, or in pages that lie in another order. */
-static void make_pages(attention_case *c, int64_t dim, int64_t keys, int64_t page) {
-    enum { TOKENS = 70, HEADS = 16, ROOM = 16 }; /* many rows a key, and what a table takes */
-    make_plain(c, ROPE_BF16, dim, TOKENS, keys + ROOM, HEADS);
+/* Two prompts' keys and values of two heads: in order, or in pages that lie in another order. */
+static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t keys, int64_t page) {
+    enum { SEQUENCES = 2, HEADS = 2, SHARES = 16, TOKENS = 70, ROOM = 32 }; /* many rows a key */
+    make_plain(c, ROPE_BF16, dim, SEQUENCES * TOKENS, SEQUENCES * HEADS * keys + ROOM,
+               SHARES * HEADS);
     uint16_t *k = (uint16_t *)(uintptr_t)c->args.rope.k.in,
              *v = (uint16_t *)(uintptr_t)c->args.v.in;
-    int64_t *last = (int64_t *)(void *)(c->base.arena + c->base.bytes) - 1;
-    int32_t *table = (int32_t *)(void *)(k + keys * dim);
-    const int64_t pages = keys / page;
-    for (int64_t n = 0; n < pages; n++)
+    const int64_t pages = SEQUENCES * keys / page, step = HEADS * dim, v_step = HEADS * v_dim;
+    int32_t *table = (int32_t *)(void *)(k + SEQUENCES * keys * step);
+    int64_t *lengths = (int64_t *)(void *)(table + 128);
+    for (int64_t n = 0; n < pages && page > 1; n++)
         table[n] = (int32_t)(5 * n % pages); /* 5 divides no such number */
-    for (int64_t n = 0; n < keys; n++)
-        for (int64_t i = 0; i < dim; i++) {
-            const int64_t key = page > 1 ? n % page + page * table[n / page] : n;
-            k[key * dim + i] = (uint16_t)(0x3e00 + (31 * n + 7 * i) % 256);
-            v[key * dim + i] = (uint16_t)(0x3e00 + (17 * n + 5 * i) % 256);
-        }
+    for (int64_t n = 0; n < SEQUENCES * keys; n++) {
+        const int64_t key = page > 1 ? n % page + page * table[n / page] : n;
+        for (int64_t i = 0; i < step; i++)
+            k[key * step + i] = (uint16_t)(0x3e00 + (31 * n + 7 * i) % 256);
+        for (int64_t i = 0; i < v_step; i++)
+            v[key * v_step + i] = (uint16_t)(0x3e00 + (17 * n + 5 * i) % 256);
+    }
     c->desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
-    c->k_count[0] = *last = keys - 3;
-    c->args.k_lengths = last;
+    c->desc.v_head_dim = (int32_t)v_dim;
+    c->desc.window = dim == 128 ? 60 : 0;
+    c->parts = c->args.rope.batch = SEQUENCES;
+    c->args.rope.tokens = c->q_count[0] = c->q_count[1] = TOKENS;
+    c->args.k_tokens = keys;
+    c->args.rope.k.heads = c->args.v.heads = HEADS;
+    c->k_count[0] = lengths[0] = keys - 3;
+    c->k_count[1] = lengths[1] = keys - 50;
+    c->args.k_lengths = lengths;
     if (page == 1)
         return;
     c->desc.cache = ROPE_CACHE_TABLE;
     c->desc.table_dtype = ROPE_I32;
     c->desc.page_size = page;
-    c->args.pages = c->args.table_pages = pages;
+    c->args.pages = pages;
+    c->args.table_pages = pages / SEQUENCES;
     c->args.block_table = table;
     c->args.k_tokens = 0;
     c->args.rope.k.in = c->args.v.in = NULL;
@@ -419,7 +442,8 @@ static void make_pages(attention_case *c, int64_t dim, int64_t keys, int64_t pag
 /* Pages of any size have the bits of keys in order. */
 TEST(attention_bits, pages_of_a_prompt) {
     enum { KEYS = 192 };
-    static const int64_t dims[] = {64, 96, 128, 256}, sizes[] = {1, 4, 16, 64};
+    static const int64_t dims[][2] = {{64, 64}, {96, 64}, {128, 128}, {256, 256}},
+                         sizes[] = {1, 4, 16, 64};
     const char *kernel;
     attention_required();
     device_not_provided("bits depend on the layout");
@@ -428,11 +452,11 @@ TEST(attention_bits, pages_of_a_prompt) {
             attention_case c[4];
             unsigned char *result[4];
             for (int i = 0; i < 4; i++) {
-                make_pages(&c[i], dims[d], KEYS, sizes[i]);
+                make_pages(&c[i], dims[d][0], dims[d][1], KEYS, sizes[i]);
                 attention_describe(&c[i], kernel);
                 result[i] = arena_after(&c[i], kernel);
-                if (i > 0 && result[0] && result[i])
-                    check_rows(&c[0], result[0], 0, 0, &c[i], result[i], 0, "in pages");
+                for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
+                    check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "in pages");
             }
             for (int i = 0; i < 4; i++) {
                 attention_free(&c[i]);

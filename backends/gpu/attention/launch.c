@@ -1,7 +1,7 @@
 /*
  * From a call of "attention" to its launches: what has no position, what rotates ahead of time,
  * what attends, as choose.c has it. Keys are rotated once each, and queries, but where what attends
- * rotates its own: the kernel of splits, where it attends alone, and that of sm90.
+ * rotates its own: the kernel of splits, where it attends alone or beside sm90, and that of sm90.
  */
 #include "backends/gpu/attention/launch.h"
 

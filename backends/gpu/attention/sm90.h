@@ -50,15 +50,15 @@ typedef struct gpu_sm90_call {
 #ifdef ROPEKIT_SM90
 
 /* The kernel of a problem on a device; NULL: none, as where it is no GPU of sm_90, or heads are not
- * of 8 n elements up to 256, or there is a cap, a tree or a ring, or a cache of other elements,
- * with values that are shorter than heads of 192, or of pages that do not lie in tiles of keys by 8
- * keys, by 16 with heads of more than 128. */
+ * of 8 n elements up to 256, or there is a cap, a tree or a ring, or a cache of other elements, of
+ * heads of more than 128 with values of up to 128, or of pages that do not lie in tiles of keys by
+ * 8 keys, by 16 with heads of more than 128. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
 
 /* Bytes of shared memory of a block. */
 int32_t gpu_sm90_shared(const rope_attention_problem *problem);
 
-/* Loads that kernel, and the one of angles. */
+/* Loads that kernel, and those that run ahead of it. */
 gpuError_t gpu_sm90_load(const void *kernel);
 
 /* Whether a call takes it: tensors that lie in vectors of 16 bytes, keys that are rotated in k.out,

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* Rows of queries of a key head from which it pays to gather keys of pages that copies take so many
- * keys of, or fewer, and the most bytes. */
+/* Rows of queries of a key head, of all sequences together, from which it pays to gather keys of
+ * pages that copies take so many keys of, or fewer; and of any pages; and the most bytes. */
 enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384, GATHER_MOST = 256 << 20 };
 
 static int may_gather(const rope_attention_problem *p, double rows) {
@@ -44,7 +44,7 @@ static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operan
 gpuError_t sm90_launch_gather(const gpu_sm90_call *l, const gpu_attention_sizes *s,
                               rope_attention_call *rows) {
     const rope_attention_problem *p = l->problem;
-    int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
+    int few = l->leaves_few ? GPU_SPLIT_ROWS : 0, tile = sm90_keys_of_tile(p);
     sm90_gathered keys = rows_of(rows, &rows->k, p->head_dim, l->memory.gathered),
                   values = rows_of(rows, &rows->v, p->v_head_dim,
                                    (char *)l->memory.gathered + (size_t)bytes_of(s, p->head_dim));
@@ -52,6 +52,7 @@ gpuError_t sm90_launch_gather(const gpu_sm90_call *l, const gpu_attention_sizes 
                          (void *)(uintptr_t)l->call,
                          (void *)(uintptr_t)&l->memory.failed,
                          &few,
+                         &tile,
                          &keys,
                          &values};
     const int64_t tiles = s->sequences * gpu_divide_up(s->k_tokens, SM90_GATHERED);

@@ -23,6 +23,9 @@ sm90_mask sm90_mask_of(const rope_attention_problem *problem);
  * divide a consumer's rows. */
 int32_t sm90_pack_of(int64_t shares);
 
+/* Keys of a tile of a problem's kernel. */
+int32_t sm90_keys_of_tile(const rope_attention_problem *problem);
+
 /* Keys of a table's page that one copy takes: the most that divide a page and a tile of keys. 0:
  * there is no table. */
 int32_t sm90_page_of(const rope_attention_problem *problem);
@@ -104,8 +107,9 @@ typedef struct sm90_gathered {
     int64_t tokens;
 } sm90_gathered;
 
-/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, sm90_gathered keys,
- * values): a block of GPU_ATTENTION_THREADS threads copies SM90_GATHERED keys of a sequence. */
+/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int keys of a tile,
+ * sm90_gathered keys, values): a block of GPU_ATTENTION_THREADS threads copies SM90_GATHERED keys
+ * of a sequence. */
 enum { SM90_GATHERED = 4 };
 extern const void *const gpu_attention_sm90_gather_kernel;
 

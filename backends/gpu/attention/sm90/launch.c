@@ -148,8 +148,12 @@ size_t gpu_sm90_angles(const rope_attention_problem *p) {
     return p->rotates[0] ? (size_t)fours_of(&p->rope) * 8 * sizeof(float) : 0;
 }
 
+int32_t sm90_keys_of_tile(const rope_attention_problem *p) {
+    return GPU_SM90_KEYS(room_of(p).dim);
+}
+
 int32_t sm90_page_of(const rope_attention_problem *p) {
-    int64_t page = p->page_size, rest = GPU_SM90_KEYS(room_of(p).dim);
+    int64_t page = p->page_size, rest = sm90_keys_of_tile(p);
     if (p->cache != ROPE_CACHE_TABLE)
         return 0;
     while (rest > 0) {
@@ -313,8 +317,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
                     v = view_of(p, &call, &call.v, p->v_head_dim, gathered),
                     out = results_of(p, &call);
     const int32_t *failed = looks ? l->memory.failed : l->failed, dtype = p->rope.dtype,
-                  page = gathered ? 0 : sm90_page_of(p),
-                  keys = page ? page : GPU_SM90_KEYS(room_of(p).dim);
+                  page = gathered ? 0 : sm90_page_of(p), keys = page ? page : sm90_keys_of_tile(p);
     sm90_schedule schedule = schedule_of(p, &call, page, failed, &l->memory, l->leaves_few);
     const int32_t pack = 1 << schedule.pack;
     CUtensorMap maps[4];

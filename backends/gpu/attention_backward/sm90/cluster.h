@@ -41,6 +41,7 @@ GPU_FN void sm90_wait_for_far(uint32_t barrier, uint32_t parity) {
                  "p, [%0], %1; @p bra.uni done; bra.uni again; done: }" ::"r"(barrier),
                  "r"(parity)
                  : "memory");
+    sm90_dawdle();
 }
 
 /* Sends numbers whose bytes end on a far barrier. */
