@@ -259,6 +259,7 @@ TEST(attention_backward_errors, call_norms) {
     call_free(&call);
     desc.q_norm = desc.k_norm = (rope_norm){.type = ROPE_NORM_RMS, .weight = ROPE_NORM_WEIGHT};
     call_make(&call, &desc);
+    weight = (float *)(void *)part_of(&call, SPARE);
     call.forward.q_weight.data = call.forward.k_weight.data = part_of(&call, K);
     GOOD_CALL(call, a.dq_weight = a.dk_weight = NULL);
     GOOD_CALL(call, (a.dq_weight = weight, a.dk_weight = weight + 64));
