@@ -38,11 +38,11 @@ set_tests_properties(cudnn.emulated.beside PROPERTIES
     ENVIRONMENT "${environment};ROPE_BACKEND=hip;ROPE_TEST_REQUIRE=hip"
     FAIL_REGULAR_EXPRESSION "skip tuning/kernels_of_another")
 # Backwards are timed with and without kernels that sum in any order, where there may be some; a kernel
-# that declines is named.
+# that declines is named, and one that is left out since its first run was slow.
 if(ROPEKIT_BUILD_TOOL)
     add_test(NAME cudnn.emulated.tune COMMAND $<TARGET_FILE:ropekit_tool> tune --backend=hip --quick --rounds=1
         --output=${CMAKE_CURRENT_BINARY_DIR}/emulated/tuning.json)
     set_tests_properties(cudnn.emulated.tune PROPERTIES ENVIRONMENT "${environment}"
         PASS_REGULAR_EXPRESSION
-        "hip:fused is left out of [^\n]*--nondeterministic[^\n]*: every kernel declined.*--backward --nondeterministic[^\n]*\n   [^\n]* cudnn:sdpa ")
+        "hip:fused is left out of [^\n]*--nondeterministic[^\n]*: every kernel declined.*(cudnn:sdpa is left out of [^\n]*--backward --nondeterministic[^\n]*: by its speed|--backward --nondeterministic[^\n]*\n   [^\n]* cudnn:sdpa )")
 endif()
