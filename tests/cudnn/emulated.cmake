@@ -27,7 +27,7 @@ set_target_properties(ropekit_cudnn_emulated PROPERTIES
     PREFIX lib OUTPUT_NAME ropekit_cudnn CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/emulated)
 
-set(environment HIP_EMULATION_WAVE=32 ROPE_TEST_CASES=200 ROPE_TEST_EMULATED=1
+set(environment HIP_EMULATION_WAVE=32 ROPE_TEST_CASES=120 ROPE_TEST_EMULATED=1
     ROPE_PLUGIN_PATH=$<TARGET_FILE_DIR:ropekit_cudnn_emulated>:$<TARGET_FILE_DIR:ropekit_hip_emulated>)
 add_test(NAME cudnn.emulated COMMAND ropekit_tests_plain ${provided} tuning/*)
 set_tests_properties(cudnn.emulated PROPERTIES SKIP_RETURN_CODE 77
