@@ -151,23 +151,26 @@ CPU_INLINE void multiply_last(int dtype, int count, int vectors, const float *q,
     multiply_elements(ROPE_F32, count, vectors, rows[0], CHAINS, last, 0, sum);
 }
 
-/* The chains of a segment of n elements. */
-CPU_INLINE void multiply_segment(int dtype, int count, int vectors, const float *q, int64_t q_row,
-                                 const char *const *keys, int64_t at, int n,
-                                 prefetch_rows *prefetch, simd_f32 *sum) {
-    const int size = cpu_dtype_size(dtype), keys_size = vectors * IN_VECTOR * size;
+/* The chains of a segment of elements, from `first` on, of rows of `dim` of them. */
+CPU_INLINE void multiply_segment(int dtype, int count, int vectors, const float *q, int dim,
+                                 const char *const *keys, int first, prefetch_rows *prefetch,
+                                 simd_f32 *sum) {
+    const int size = cpu_dtype_size(dtype), keys_size = vectors * IN_VECTOR * size,
+              n = dim - first < SEGMENT ? dim - first : SEGMENT;
+    const int64_t at = (int64_t)first * size;
     int d = 0;
+    q += first;
 #pragma GCC unroll 16
     for (int i = 0; i < count * vectors; i++)
         sum[i] = (simd_f32){0};
     for (; d + 2 * CHAINS <= n; d += 2 * CHAINS) {
         prefetch_bytes(prefetch, d * keys_size, 2 * CHAINS * keys_size);
-        multiply_two(dtype, count, vectors, q + d, q_row, keys, at + d * size, sum);
+        multiply_two(dtype, count, vectors, q + d, dim, keys, at + d * size, sum);
     }
     for (; d + CHAINS <= n; d += CHAINS)
-        multiply_elements(dtype, count, vectors, q + d, q_row, keys, at + d * size, sum);
+        multiply_elements(dtype, count, vectors, q + d, dim, keys, at + d * size, sum);
     if (d < n)
-        multiply_last(dtype, count, vectors, q + d, q_row, keys, at + d * size, n - d, sum);
+        multiply_last(dtype, count, vectors, q + d, dim, keys, at + d * size, n - d, sum);
 }
 
 /* Sums of CHAINS neighbours of as many vectors. */
@@ -200,9 +203,8 @@ CPU_INLINE void score_rows(int dtype, int count, const cpu_attention_block *b, i
     for (int first = 0; first < dim; first += SEGMENT) {
         for (int v = 0; v < VECTORS; v += vectors) {
             simd_f32 sum[FEW_SUMS];
-            multiply_segment(dtype, count, vectors, q + first, dim, keys + v * IN_VECTOR,
-                             (int64_t)first * cpu_dtype_size(dtype),
-                             dim - first < SEGMENT ? dim - first : SEGMENT, prefetch, sum);
+            multiply_segment(dtype, count, vectors, q, dim, keys + v * IN_VECTOR, first, prefetch,
+                             sum);
 #pragma GCC unroll 16
             for (int i = 0; i < count * vectors; i++)
                 chains[i / vectors][v + i % vectors] = sum[i];
@@ -251,16 +253,24 @@ CPU_INLINE simd_pair value_elements(int dtype, const char *at) {
                        simd_widen(dtype, at + SIMD_LANES * cpu_dtype_size(dtype))};
 }
 
+/* Sums of rows, whose weights lie KEYS apart. */
+typedef struct few_sums {
+    const float *weights;
+    float *sums;
+    int64_t stride;
+} few_sums;
+
 /* Adds values of some keys of a head, of dtype and `at` bytes behind rows, to the sums of `count`
- * rows, `side` panels of dimensions at once. */
-CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights, group_range keys,
-                           const char *const *rows, int64_t at, prefetch_rows *prefetch,
-                           float *sums, int64_t stride) {
+ * rows, `side` panels of dimensions from `panel` on at once. */
+CPU_INLINE void add_panels(int dtype, int count, int side, few_sums to, int panel, group_range keys,
+                           const char *const *rows, int64_t at, prefetch_rows *prefetch) {
     const int bytes = PANEL * cpu_dtype_size(dtype);
+    float *const sums = to.sums + panel * PANEL;
     group_sum sum[4];
+    at += panel * bytes;
 #pragma GCC unroll 4
     for (int i = 0; i < side; i++)
-        load_sums(count, sums + i * PANEL, stride, sum[i]);
+        load_sums(count, sums + i * PANEL, to.stride, sum[i]);
     for (int k = keys.from; k < keys.to; k++) {
         prefetch_bytes(prefetch, k * bytes, side * bytes);
 #pragma GCC unroll 4
@@ -268,7 +278,7 @@ CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights,
             const simd_pair value = value_elements(dtype, rows[k] + at + i * bytes);
 #pragma GCC unroll 12
             for (int row = 0; row < count; row++) {
-                const simd_f32 x = simd_set_f(weights[row * KEYS + k]);
+                const simd_f32 x = simd_set_f(to.weights[row * KEYS + k]);
                 sum[i][row][0] = simd_fma(x, value.x1, sum[i][row][0]);
                 sum[i][row][1] = simd_fma(x, value.x2, sum[i][row][1]);
             }
@@ -276,7 +286,7 @@ CPU_INLINE void add_panels(int dtype, int count, int side, const float *weights,
     }
 #pragma GCC unroll 4
     for (int i = 0; i < side; i++)
-        store_sums(count, sum[i], sums + i * PANEL, stride);
+        store_sums(count, sum[i], sums + i * PANEL, to.stride);
 }
 
 /* The same of all panels; sums of few rows alone would wait for each other. */
@@ -284,16 +294,13 @@ CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b,
                              group_range keys, int panels, const char *const *rows, int64_t at,
                              prefetch_rows *prefetch) {
     enum { MOST = 4 };
-    const int side = count >= MOST ? 1 : MOST / count, bytes = PANEL * cpu_dtype_size(dtype);
-    const float *weights = b->scores + r * KEYS;
-    float *sums = b->panel + r * b->o_stride;
+    const int side = count >= MOST ? 1 : MOST / count;
+    const few_sums to = {b->scores + r * KEYS, b->panel + r * b->o_stride, b->o_stride};
     int i = 0;
     for (; i + side <= panels; i += side)
-        add_panels(dtype, count, side, weights, keys, rows, at + i * bytes, prefetch,
-                   sums + i * PANEL, b->o_stride);
+        add_panels(dtype, count, side, to, i, keys, rows, at, prefetch);
     for (; i < panels && side > 1; i++)
-        add_panels(dtype, count, 1, weights, keys, rows, at + i * bytes, prefetch, sums + i * PANEL,
-                   b->o_stride);
+        add_panels(dtype, count, 1, to, i, keys, rows, at, prefetch);
 }
 
 /* Adds values of FEW_KEYS keys from `key` on to sums of all dimensions, which lie in b->panel: a
