@@ -29,7 +29,8 @@ size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_si
 }
 
 int sm90_gathers(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    return s->k_heads > 0 && may_gather(p, (double)s->tokens * (double)(s->q_heads / s->k_heads)) &&
+    const int64_t shares = s->k_heads > 0 ? s->q_heads / s->k_heads : 0;
+    return may_gather(p, (double)s->tokens * (double)shares) &&
            bytes_of(s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
 }
 
