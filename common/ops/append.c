@@ -13,6 +13,11 @@ static const rope_operation operation = {.name = "append",
                                          .read = rope_append_call_read,
                                          .release = free};
 
+const rope_operation rope_append_within = {.name = "append",
+                                           .version = ROPE_APPEND_VERSION,
+                                           .call_size = sizeof(rope_append_call),
+                                           .read = rope_append_call_read};
+
 _Static_assert(sizeof(rope_append_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
 
 rope_status rope_append_plan_create(const rope_append_desc *desc, rope_plan **plan) {

@@ -17,6 +17,11 @@ static const rope_operation operation = {.name = "append_backward",
                                          .read = rope_append_backward_call_read,
                                          .release = free};
 
+const rope_operation rope_append_backward_within = {.name = "append_backward",
+                                                    .version = ROPE_APPEND_BACKWARD_VERSION,
+                                                    .call_size = sizeof(rope_append_backward_call),
+                                                    .read = rope_append_backward_call_read};
+
 _Static_assert(sizeof(rope_append_backward_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
 
 /* What the forward alone has. */

@@ -6,6 +6,9 @@
 
 #include <ropekit/backend.h>
 
+/* As rope_append_within. */
+extern const rope_operation rope_append_backward_within;
+
 /* As rope_operation.read. */
 rope_status rope_append_backward_call_read(const void *problem, const void *args, void *call,
                                            void **stream, int *empty);

@@ -4,8 +4,12 @@
 
 #include "common/ops/regions.h"
 #include "common/ops/tensor.h"
+#include "common/plan.h"
 
 #include <ropekit/backend.h>
+
+/* "append" within another operation, whose problem releases its own. */
+extern const rope_operation rope_append_within;
 
 /* Fills call, a rope_append_call, from args, a rope_append_args: rope_operation.read of "append".
  */

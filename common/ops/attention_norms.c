@@ -11,16 +11,6 @@
 
 enum { ALIGNMENT = 256 };
 
-/* Their problem is that of the whole, which releases it. */
-static const rope_operation append_operation = {.name = "append",
-                                                .version = ROPE_APPEND_VERSION,
-                                                .call_size = sizeof(rope_append_call),
-                                                .read = rope_append_call_read};
-static const rope_operation backward_operation = {.name = "append_backward",
-                                                  .version = ROPE_APPEND_BACKWARD_VERSION,
-                                                  .call_size = sizeof(rope_append_backward_call),
-                                                  .read = rope_append_backward_call_read};
-
 /* --- problems --- */
 
 /* As it may be given once more: a default of what it does not have stays out. */
@@ -49,9 +39,9 @@ rope_status rope_attention_norms_create(const rope_attention_desc *desc, int gra
         return ROPE_OK;
     rope_status status = make_problem(desc, &own->norms);
     if (status == ROPE_OK)
-        status = rope_plan_make(&append_operation, own->norms, &choice, &own->append);
+        status = rope_plan_make(&rope_append_within, own->norms, &choice, &own->append);
     if (status == ROPE_OK && gradients)
-        status = rope_plan_make(&backward_operation, own->norms, &choice, &own->backward);
+        status = rope_plan_make(&rope_append_backward_within, own->norms, &choice, &own->backward);
     return status;
 }
 

@@ -13,11 +13,7 @@
 
 enum { ALIGNMENT = 256 };
 
-/* Their problems are those of the whole, which releases them. */
-static const rope_operation append_operation = {.name = "append",
-                                                .version = ROPE_APPEND_VERSION,
-                                                .call_size = sizeof(rope_append_call),
-                                                .read = rope_append_call_read};
+/* Its problem is that of the whole, which releases it. */
 static const rope_operation attention_operation = {.name = "attention",
                                                    .version = ROPE_ATTENTION_VERSION,
                                                    .call_size = sizeof(rope_attention_call),
@@ -41,7 +37,7 @@ static rope_status make_plans(const rope_backend *backend, const rope_decode_own
                       named = {backend->name, device, whole ? NULL : own->kernel};
     void *append = (void *)(uintptr_t)own->problem.append,
          *attention = (void *)(uintptr_t)own->problem.attention;
-    const rope_status status = rope_plan_make(&append_operation, append, &any, &made->append);
+    const rope_status status = rope_plan_make(&rope_append_within, append, &any, &made->append);
     return status == ROPE_OK
                ? rope_plan_make_tuned(&attention_operation, attention, &named,
                                       &rope_attention_shape, own->tuning, NULL, &made->attention)
