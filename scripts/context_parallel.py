@@ -9,9 +9,10 @@ Each method is checked against one device at the shortest length, on GPUs by the
 takes every length: bits of what has one device's, a distance in units of the type elsewhere; on GPUs
 also on a stream of its own and in a captured graph. Then
 forward, and forward and backward, are timed: median of the slowest rank. `exposed_s` is the time less
-that of the same calls with nothing sent, which is the exchange that is not hidden, and `predicted_s` is
-the cost model's. PyTorch's context_parallel has ropekit's rotation in front. Status 1 where a check
-fails. A result belongs into bench/results.
+that of the same calls with nothing sent, which is the exchange that is not hidden, `predicted_s` is
+the cost model's, and `captured_s` that of the forward as a CUDA graph, which the host does not delay.
+PyTorch's context_parallel has ropekit's rotation in front. Status 1 where a check fails. A result
+belongs into bench/results.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from torch.nn import functional
 
 METHODS = ("allgather", "ulysses", "ring")
 ROUNDS = 5
+CAPTURED = 1 << 15  # tokens of a forward up to which the host takes part of the time
 
 
 class Bench:
@@ -59,8 +61,10 @@ class Bench:
 
     def time(self, function: Any, alone: bool = False) -> float:
         """Seconds of the slowest rank, or of rank 0 alone while the others wait. What takes more
-        than a second is timed once."""
+        than a second is timed once after its first run, and of more than two the first run counts."""
         first = self.once(function, alone)  # which also begins what is made at first
+        if first > 2:
+            return first
         rounds = ROUNDS if first < 1 else 1
         return statistics.median(self.once(function, alone) for _ in range(rounds))
 
@@ -149,19 +153,25 @@ def on_a_stream(call: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
     return out
 
 
+def captured(call: Any, inputs: list[torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A graph of a forward, and its out."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        call(*inputs)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            out = call(*inputs)
+    return graph, out
+
+
 def replayed(call: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
     """Out of a captured forward whose inputs are written after the capture."""
     held = [torch.zeros_like(x) for x in inputs]
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad():
-        call(*held)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
-            out = call(*held)
-        for to, x in zip(held, inputs, strict=True):
-            to.copy_(x)
-        graph.replay()
-        torch.cuda.synchronize()
+    graph, out = captured(call, held)
+    for to, x in zip(held, inputs, strict=True):
+        to.copy_(x)
+    graph.replay()
+    torch.cuda.synchronize()
     return out
 
 
@@ -174,16 +184,17 @@ def stubs() -> Any:
             kept[like.dtype] = torch.randn(n, dtype=like.dtype, device=like.device)
         return kept[like.dtype][:n]
 
-    def gather(x: Any, sizes: Any, _: Any) -> Any:
-        return tuple(some(x, n) for n in sizes), Transfer()
+    def gather_blocks(x: Any, ranks: int, _: Any) -> Any:
+        return some(x, ranks * x.numel()).view(ranks, *x.shape), Transfer()
 
     def exchange(parts: Any, sizes: Any, _: Any) -> Any:
-        return tuple(some(parts[0], n) for n in sizes), Transfer()
+        sent = torch.cat([x.reshape(-1) for part in parts for x in part])
+        return tuple(some(sent, n) for n in sizes), Transfer()
 
     def pass_on(x: Any, _: Any) -> Any:
         return x, Transfer()
 
-    return patch.multiple(_methods, gather=gather, exchange=exchange, pass_on=pass_on)
+    return patch.multiple(_methods, gather_blocks=gather_blocks, exchange=exchange, pass_on=pass_on)
 
 
 def predictions(layout: Layout, shards: list[torch.Tensor], backward: bool) -> Any:
@@ -197,10 +208,16 @@ def timed(bench: Bench, tokens: int) -> dict[str, Any]:
     shards = [layout.shard(x).contiguous() for x in whole]
     found: dict[str, Any] = {"tokens": tokens}
     for name, backward in (("forward", False), ("forward and backward", True)):
+        if bench.late():
+            return found
         rows = found[name] = {}
-        rows["one device"] = {
+        one = rows["one device"] = {
             "s": bench.time(lambda b=backward: derived(ropekit.attention, whole, b), alone=True)
         }
+        captures = bench.is_cuda and not backward and tokens <= CAPTURED
+        if captures:
+            replay = captured(ropekit.attention, whole[:3])[0].replay
+            one["captured_s"] = bench.time(replay, alone=True)
         for method in METHODS:
             if bench.late():
                 return found
@@ -213,6 +230,8 @@ def timed(bench: Bench, tokens: int) -> dict[str, Any]:
             with stubs():
                 local = bench.time(lambda b=backward, c=call: derived(c, shards, b))
             rows[method] = {"s": seconds, "exposed_s": seconds - local}
+            if captures:
+                rows[method]["captured_s"] = bench.time(captured(call, shards[:3])[0].replay)
             if method in predicted:
                 its = predicted[method]
                 rows[method] |= {"predicted_s": its.total_s, "predicted_exposed_s": its.exposed_s}

@@ -212,3 +212,40 @@ def of_dtensors(rank: int) -> dict[str, Any]:
         except RuntimeError as error:
             found[name] = str(error)
     return found
+
+
+def append_of_dtensors(rank: int) -> dict[str, Any]:
+    """Of shards of heads what is returned and cached; errors of shards of tokens, and of a cache
+    that is whole."""
+    mesh = init_device_mesh("cpu", (2,))
+    random = torch.Generator().manual_seed(0)
+    q, k, v, k_cache, v_cache = (
+        torch.randn(shape, generator=random)
+        for shape in ((5, 4, 16), (5, 2, 16), (5, 2, 16), (2, 8, 2, 16), (2, 8, 2, 16))
+    )
+    slots, weight = torch.tensor([0, 3, 9, -1, 15]), torch.randn(16, generator=random)
+    norm: Any = {"norm_type": "rms", "positions": slots.clamp(0), "slots": slots}
+
+    def call(rows: Any, caches: Any, whole: Any) -> list[Tensor]:
+        given = [whole(norm["positions"]), whole(slots), whole(weight), whole(weight)]
+        names = ("positions", "slots", "q_weight", "k_weight")
+        with torch.no_grad():
+            own = [rows(x.clone()) for x in (q, k, v)]
+            kept = [caches(x.clone()) for x in (k_cache, v_cache)]
+            places = {"k_cache": kept[0], "v_cache": kept[1], "norm_type": "rms"}
+            turned: Any = ropekit.append(*own, **places, **dict(zip(names, given, strict=True)))
+        return [turned, *kept]
+
+    def placed(*placements: Any) -> Any:
+        return lambda x: distribute_tensor(x, mesh, list(placements))
+
+    found: dict[str, Any] = {"one": call(*[lambda x: x] * 3)}
+    cases = {"heads": (Shard(1), Shard(2)), "tokens": (Shard(0), Replicate())}
+    cases["whole cache"] = Shard(1), Replicate()
+    for name, (rows, caches) in cases.items():
+        try:
+            made = call(placed(rows), placed(caches), placed(Replicate()))
+            found[name] = [x.full_tensor() for x in made]
+        except RuntimeError as error:
+            found[name] = str(error)
+    return found

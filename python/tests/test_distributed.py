@@ -264,9 +264,9 @@ def test_costs_count_keys_that_are_seen(options: str, bounds: Any, keys: float) 
 
 
 def test_a_group_of_keys_is_worth_its_calls() -> None:
-    assert groups_of(1 << 20, 8, 2, "cpu") == groups_of(1 << 31, 8, 2, "cuda") == 4
-    assert groups_of(1 << 30, 8, 2, "cuda") == 2 and groups_of(1 << 31, 1, 2, "cuda") == 1
-    assert groups_of(1 << 20, 8, 2, "cuda") == groups_of(1 << 31, 8, 1, "cuda") == 1
+    assert groups_of(1 << 10, 9, "cpu") == groups_of(1 << 31, 9, "cuda") == 8
+    assert groups_of(1 << 26, 8, "cuda") == 2 and groups_of(1 << 31, 1, "cuda") == 1
+    assert groups_of(1 << 20, 8, "cuda") == groups_of(0, 8, "cpu") == 1
 
 
 def test_the_plan_in_the_page_is_the_model_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,3 +305,13 @@ def test_batch_and_heads_of_dtensors_may_be_sharded() -> None:
             torch.testing.assert_close(found[name][-1], wanted[-1])
         assert "q is sharded in dim 1, its tokens" in found["tokens"], found["tokens"]
         assert "ropekit.distributed" in found["tokens"]
+
+
+def test_append_of_dtensors_has_shards_of_heads() -> None:
+    for found in ranks.run(2, distributed_cases.append_of_dtensors):
+        assert isinstance(found, dict), found
+        assert isinstance(found["heads"], list), found["heads"]
+        for x, own in zip(found["heads"], found["one"], strict=True):
+            assert torch.equal(x, own)
+        for name in ("tokens", "whole cache"):
+            assert "ropekit.distributed" in found[name], found[name]

@@ -173,14 +173,16 @@ def test_a_prompt_is_shown_beside_the_same_that_had_rotated(make):
 
 def test_several_devices_are_shown_beside_one_and_what_was_predicted():
     times = {
-        "one device": {"s": 0.02},
+        "one device": {"s": 0.02, "captured_s": 0.01},
+        "allgather": {"s": 0.02, "captured_s": 0.008},
         "ring": {"s": 0.0125, "exposed_s": 1e-3, "predicted_s": 0.01, "predicted_exposed_s": 0.0},
         "PyTorch": {"refused": "no"},
     }
     assert list(documents.parallel_rows(["8", "forward"], times)) == [
-        ["8", "forward", "one device", "20 ms", "1.00x", "-", "-", "-"],
-        ["8", "forward", "ring", "12.5 ms", "1.60x", "1 ms", "10 ms", "0"],
-        ["8", "forward", "PyTorch", "no", "-", "-", "-", "-"],
+        ["8", "forward", "one device", "20 ms", "1.00x", "-", "-", "-", "10 ms", "1.00x"],
+        ["8", "forward", "allgather", "20 ms", "1.00x", "-", "-", "-", "8 ms", "1.25x"],
+        ["8", "forward", "ring", "12.5 ms", "1.60x", "1 ms", "10 ms", "0", "-", "-"],
+        ["8", "forward", "PyTorch", "no", "-", "-", "-", "-", "-", "-"],
     ]
     run = {
         "ranks": 2,

@@ -19,18 +19,14 @@ def agree(
 ) -> None:
     """Raises on every rank where a rank has an error, or another call than rank 0.
 
-    One collective the first time that a layout has such a call, or an error.
+    One collective.
     """
-    key = tuple(call.items())
-    if error is None and key in layout._kept:
-        return
     if layout.ranks > 1:
         own = {"error": f"{type(error).__name__}: {error}"} if error else dict(call)
         told = _told(layout, own, like)
         _compare(told, error)
     if error is not None:
         raise error
-    layout._kept[key] = True
 
 
 def _told(layout: Layout, own: Mapping[str, object], like: Tensor) -> list[dict[str, object]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Literal
@@ -101,19 +102,34 @@ def attention(
         raise TypeError(f"layout is {type(layout).__name__}; allowed is one of shard or Layout.of")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
+    named = {"q": q, "k": k, "v": v}
+    extra = {"sinks": sinks, "cos": cos, "sin": sin}
     error: Exception | None = None
     call: Any = None
+    key: Any = None
     try:
         _refuse_names(fields)
         masked(causal, None, None, fields)
         text = text_for(config, fields, q)
-        call = _call(text, tensor_layout, {"q": q, "k": k, "v": v}, layout, method)
+        key = (text, tensor_layout, method, *_looks(named), *_looks(extra))
+        call = layout._kept.get(key)
+        if call is None:
+            call = _call(text, tensor_layout, named, layout, method)
     except (TypeError, ValueError, RuntimeError) as refused:
         error = refused
-    extra = {"sinks": sinks, "cos": cos, "sin": sin}
-    agree(layout, {} if call is None else call.told(extra), error, q)
-    out, lse = call.run(**extra)
+    if error is not None or key not in layout._kept:
+        agree(layout, {} if call is None else call.told(named, extra), error, q)
+        layout._kept[key] = call
+    out, lse = call.run((q, k, v), **extra)
     return (out, lse) if return_lse else out
+
+
+def _looks(given: Mapping[str, Tensor | None]) -> Iterator[object]:
+    """What a call's checks look at in its tensors."""
+    derives = torch.is_grad_enabled()
+    for x in given.values():
+        is_tensor = isinstance(x, Tensor)
+        yield (x.shape, x.dtype, x.device, derives and x.requires_grad) if is_tensor else x
 
 
 @dataclass(frozen=True)
@@ -124,11 +140,13 @@ class _Call:
     settings: Settings
     method: str
     order: str  # of the caller's tensors
-    tensors: tuple[Tensor, Tensor, Tensor]
 
-    def told(self, extra: Mapping[str, Tensor | None]) -> dict[str, object]:
+    def told(
+        self, named: Mapping[str, Tensor], extra: Mapping[str, Tensor | None]
+    ) -> dict[str, object]:
         """What must be the same on every rank."""
-        layout, named = self.layout, dict(zip("qkv", self.tensors, strict=True))
+        layout = self.layout
+        named = {name: _as_rows(name, x, self.order) for name, x in named.items()}
         derives = [name for name, x in named.items() if x.requires_grad]
         of_tensors = {
             f"{name}'s batch, heads and head_dim": str((x.shape[0], *x.shape[2:]))
@@ -147,18 +165,22 @@ class _Call:
                 "layout.cu_seqlens": _shown(layout.cu_seqlens),
                 "method": self.method,
                 "config": self.settings.text,
-                "type of q": str(self.tensors[0].dtype),
-                "device of q": self.tensors[0].device.type,
+                "type of q": str(named["q"].dtype),
+                "device of q": named["q"].device.type,
                 "what requires a gradient": str(derives if torch.is_grad_enabled() else []),
             }
         )
 
     def run(
-        self, sinks: Tensor | None, cos: Tensor | None, sin: Tensor | None
+        self,
+        tensors: Iterable[Tensor],
+        sinks: Tensor | None,
+        cos: Tensor | None,
+        sin: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        q, k, v = self.tensors
+        q, k, v = (_as_rows("", x, self.order) for x in tensors)
         q, k = self._rotated(q, k, cos, sin)
-        local, method = Local(self.layout, self.settings), self.method
+        local, method = self._local, self.method
         if method == "auto":
             derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
             with torch.no_grad():
@@ -167,20 +189,37 @@ class _Call:
         out, lse = _attend(METHODS[method](local), q, k, v, sinks)
         if self.order == "thd":
             return out.squeeze(0), lse.squeeze(0)
+        if self.order == "bshd":
+            return out, lse
         back = _TO_BSHD[self.order]  # each is its own inverse
         return out.permute(back), lse.permute(back[:3])
+
+    @cached_property
+    def _local(self) -> Local:
+        return Local(self.layout, self.settings)
+
+    @cached_property
+    def _is_by_length(self) -> bool:
+        """Whether longrope chooses its factors by each sequence's length."""
+        fields = fields_of(self._rotation)
+        select = fields.get("longrope_select", "per_sequence")
+        return fields.get("rope_type") == "longrope" and select == "per_sequence"
+
+    @cached_property
+    def _rotation(self) -> str:
+        is_packed = self.layout.cu_seqlens is not None
+        return merge(self.settings.rotation, {"layout": "thd" if is_packed else None})
 
     def _rotated(
         self, q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        settings, layout = self.settings, self.layout
+        settings, layout, text = self.settings, self.layout, self._rotation
         is_packed, device = layout.cu_seqlens is not None, q.device
-        text = merge(settings.rotation, {"layout": "thd" if is_packed else None})
         bounds, lengths = None, None
         ids = layout.positions(device)
         if is_packed:
             q, k = q[0], k[0]
-        if _by_length(text):
+        if self._is_by_length:
             lengths = torch.tensor(_lengths(layout, q.shape[0]), device=device)
             if is_packed:
                 bounds = torch.tensor(layout.local_boundaries(), device=device)
@@ -209,7 +248,7 @@ def _call(
     reason = Ulysses.reason(layout.ranks, q.shape[2], k.shape[2]) if method == "ulysses" else ""
     if reason:
         raise ValueError(reason)
-    return _Call(layout, settings, method, order, (q, k, v))
+    return _Call(layout, settings, method, order)
 
 
 def _as_rows(name: str, x: Tensor, order: str) -> Tensor:
@@ -223,6 +262,8 @@ def _as_rows(name: str, x: Tensor, order: str) -> Tensor:
     dims = 3 if order == "thd" else 4
     if x.dim() != dims:
         raise ValueError(f"{name} has {x.dim()} dimensions; allowed is {dims}, of layout {order!r}")
+    if order == "bshd":
+        return x
     return x[None] if order == "thd" else x.permute(_TO_BSHD[order])
 
 
@@ -292,13 +333,6 @@ def _shown(bounds: tuple[int, ...] | None) -> str:
     """Boundaries, of many the first ones and a digest of all."""
     text = str(bounds)
     return text if len(text) < 200 else f"{text[:100]}... {sha256(text.encode()).hexdigest()}"
-
-
-def _by_length(text: str) -> bool:
-    """Whether longrope chooses its factors by each sequence's length."""
-    fields = fields_of(text)
-    select = fields.get("longrope_select", "per_sequence")
-    return fields.get("rope_type") == "longrope" and select == "per_sequence"
 
 
 def _lengths(layout: Layout, batch: int) -> list[int]:

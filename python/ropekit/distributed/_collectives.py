@@ -47,17 +47,29 @@ def gather_now(x: Tensor, ranks: int, group: ProcessGroup | None) -> Tensor:
     return found
 
 
+def gather_blocks(x: Tensor, ranks: int, group: ProcessGroup | None) -> tuple[Tensor, Transfer]:
+    """[ranks, ...] of each rank's x, all of one shape."""
+    if ranks == 1:
+        return x[None], Transfer()
+    found = x.new_empty((ranks, *x.shape))
+    return found, Transfer([_all_gather(found, x[None], group=group, async_op=True)], x)
+
+
 def exchange(
-    parts: Sequence[Tensor], sizes: Sequence[int], group: ProcessGroup | None
+    parts: Sequence[Sequence[Tensor]], sizes: Sequence[int], group: ProcessGroup | None
 ) -> tuple[tuple[Tensor, ...], Transfer]:
-    """What each rank has for this one, of `sizes` elements; part i goes to rank i."""
+    """What each rank has for this one, of `sizes` elements; the tensors of part i go to rank i."""
+    sent = torch.cat([x.reshape(-1) for part in parts for x in part])
     if len(sizes) == 1:
-        return (parts[0].reshape(-1),), Transfer()
-    flat = [part.reshape(-1) for part in parts]
-    sent = torch.cat(flat)
+        return (sent,), Transfer()
     found = sent.new_empty(sum(sizes))
     work = dist.all_to_all_single(
-        found, sent, list(sizes), [x.numel() for x in flat], group=group, async_op=True
+        found,
+        sent,
+        list(sizes),
+        [sum(x.numel() for x in part) for part in parts],
+        group=group,
+        async_op=True,
     )
     return found.split(list(sizes)), Transfer([work], sent)
 

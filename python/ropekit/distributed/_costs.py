@@ -121,8 +121,7 @@ def _rows(call: Call, rates: Rates) -> Iterator[Cost]:
     blocks = others * own * call.k_heads * call.row  # of all other ranks' keys and values
     # allgather: the first group of heads is waited for; the backward gathers again, and sums
     sent = blocks * (1 + 2 * call.backward)
-    pairs = call.batch * call.heads * call.tokens**2 / ranks / 2
-    groups = groups_of(pairs, call.k_heads, ranks, call.device)
+    groups = groups_of(blocks, call.k_heads, call.device)
     took = _seconds(sent, others and groups * (1 + 2 * call.backward), rates)
     exposed = took / groups + max(0.0, (took - compute) * (groups - 1) / groups)
     held = call.tokens * call.k_heads * call.row * min(2, groups) / groups

@@ -17,6 +17,8 @@ from ropekit._operators import fields_of
 # Dimensions of batch, tokens and heads.
 _DIMS = {"bshd": (0, 1, 2), "bhsd": (0, 2, 1), "sbhd": (1, 0, 2), "thd": (None, 0, 1)}
 _ROWS = ("q", "k", "v", "dout", "out", "lse")  # which have all of these
+# Which have tokens, heads and elements as their last dimensions.
+_APPENDED = ("q", "k", "v", "q_out", "k_out", "v_out", "k_cache", "v_cache")
 _WEIGHTS = ("q_weight", "k_weight")  # of norms, and their gradients
 _REPLICATED: Any = Replicate()
 
@@ -105,19 +107,62 @@ def _refuse_tokens(given: dict[str, Any], tokens: int) -> None:
                     )
 
 
+@dataclass(frozen=True)
+class _Append:
+    """Its caches are written where they lie, so that nothing of a call may move: all that has heads
+    is sharded by them, or nothing is."""
+
+    names: tuple[str, ...]
+
+    def rules(self, *values: Any) -> list[tuple[list[Any], list[Any]]]:
+        given = dict(zip(self.names, values, strict=False))
+        tensors = {name: x for name, x in given.items() if hasattr(x, "placements")}
+        heads = {name: _heads_of(name, x) for name, x in tensors.items()}
+        wanted = {n: _REPLICATED if d is None else Shard(d) for n, d in heads.items()}
+        first = next(
+            name for name in ("k_cache", "v_cache", "q", "k", "v", *tensors) if name in tensors
+        )
+        for i, leads in enumerate(tensors[first].placements):
+            is_sharded = leads != _REPLICATED
+            for name, x in tensors.items():
+                allowed = wanted[name] if is_sharded else _REPLICATED
+                if x.placements[i] != allowed:
+                    raise RuntimeError(
+                        f"{name} has the placement {x.placements[i]} beside {first} with {leads}; "
+                        f"allowed is {allowed}: append writes caches of whole tokens, whose heads "
+                        "alone may be sharded; ropekit.distributed attends over sharded tokens"
+                    )
+        inputs = {n: [_REPLICATED, wanted[n]] if n in tensors else [None] * 2 for n in given}
+        return [([], [own[i] for own in inputs.values()]) for i in range(2)]
+
+
+def _heads_of(name: str, x: Any) -> int | None:
+    """The dimension of heads, None where a tensor has none."""
+    if name.endswith("_weight"):
+        return 0 if x.ndim == 2 else None
+    if "_scale" in name:
+        return x.ndim - 1 if x.numel() > 1 else None
+    if name in ("k_cache", "v_cache") and x.ndim == 3:
+        return None
+    return x.ndim - 2 if name in _APPENDED else None
+
+
 def _register(name: str, overloads: Sequence[str], results: tuple[str, ...]) -> None:
     packet = getattr(torch.ops.ropekit, name)
     for overload in overloads:
         operator = getattr(packet, overload)
         names = tuple(x.name for x in operator._schema.arguments)
-        register_sharding(operator)(partial(_Operator.rules, _Operator(names, results)))
+        rules = _Operator(names, results).rules if results else _Append(names).rules
+        register_sharding(operator)(partial(rules))
 
 
 def register() -> None:
-    """Tells DTensor of `apply` and `attention`, and of their gradients."""
+    """Tells DTensor of `apply`, `append` and `attention`, and of gradients."""
     for ending, overloads in (("", ("default",)), ("_no_grad", ("default", "few", "ids"))):
         _register(f"rotate{ending}", overloads, ("row",))
         _register(f"rotate_pair{ending}", overloads, ("row", "row"))
+    for name in ("append", "append_no_grad"):
+        _register(name, ("default",), ())
     _register("attention", ("default",), ("row",))
     _register("attention_no_grad", ("default", "few"), ("row",))
     for name in ("attention_lse", "attention_lse_no_grad"):

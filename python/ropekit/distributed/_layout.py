@@ -78,12 +78,55 @@ class Layout:
 
     def pieces(self, rank: int | None = None) -> tuple[range, ...]:
         """The tokens of a rank, this one unless given, in the order in which it holds them."""
-        rank = self.rank if rank is None else rank
+        at = self.rank if rank is None else rank
+        found: tuple[range, ...] = self._keep(("pieces", at), lambda: self._pieces(at))
+        return found
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of a chunk, of which the last ones may have fewer."""
+        return -(-self.tokens // (self.ranks * _PIECES[self.order]))
+
+    def _pieces(self, rank: int) -> tuple[range, ...]:
         chunks = self.ranks * _PIECES[self.order]
-        size = -(-self.tokens // chunks)
+        size = self.chunk
         own = (rank,) if self.order == "contiguous" else (rank, chunks - 1 - rank)
         ends = (min(i * size, self.tokens) for chunk in own for i in (chunk, chunk + 1))
         return tuple(map(range, *([iter(ends)] * 2)))
+
+    @property
+    def chunks(self) -> tuple[tuple[int, int, int], ...]:
+        """Of each chunk in order its rank, which of the rank's it is, and its tokens."""
+        found: tuple[tuple[int, int, int], ...] = self._keep("chunks", self._chunks)
+        return found
+
+    def _chunks(self) -> tuple[tuple[int, int, int], ...]:
+        n, ranks = _PIECES[self.order], self.ranks
+        owners = [(c, 0) if c < ranks else (2 * ranks - 1 - c, 1) for c in range(n * ranks)]
+        return tuple((rank, i, len(self.pieces(rank)[i])) for rank, i in owners)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether no chunk is shorter than another."""
+        return self.tokens == self.chunk * self.ranks * _PIECES[self.order]
+
+    def even(self, x: Tensor) -> Tensor:
+        """[batch, piece, chunk, ...] of this rank's tokens, with zeros behind short pieces."""
+        pieces = self.pieces()
+        if self.is_even:
+            return x.unflatten(1, (len(pieces), self.chunk))
+        found = x.new_zeros((x.shape[0], len(pieces), self.chunk, *x.shape[2:]))
+        at = 0
+        for i, piece in enumerate(pieces):
+            found[:, i, : len(piece)] = x[:, at : at + len(piece)]
+            at += len(piece)
+        return found
+
+    def uneven(self, x: Tensor) -> Tensor:
+        """This rank's tokens, of what `even` returned."""
+        if self.is_even:
+            return x.flatten(1, 2)
+        return torch.cat([x[:, i, : len(piece)] for i, piece in enumerate(self.pieces())], 1)
 
     def count(self, rank: int | None = None) -> int:
         """How many tokens a rank holds, this one unless given."""

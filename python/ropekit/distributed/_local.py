@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,8 @@ from ropekit.distributed._layout import Layout
 
 _forward: Any = torch.ops.ropekit.attention_lse_no_grad.default
 _backward: Any = torch.ops.ropekit.attention_backward.default
+# Tokens of which a page is a multiple, for Hopper's kernels.
+_PAGES = {"cuda": 16}
 _NAMES = ("scale", "softcap", "window", "window_right", "chunk", "kernel", "mask")
 
 
@@ -30,7 +33,7 @@ class Inputs(NamedTuple):
     v: Tensor
     sinks: Tensor | None
 
-    def part(self, tokens: slice, heads: slice = slice(None)) -> Inputs:
+    def part(self, tokens: slice = slice(None), heads: slice = slice(None)) -> Inputs:
         """The same for some of the queries and their heads."""
         own = None if self.sinks is None else self.sinks[heads]
         return self._replace(q=self.q[:, tokens, heads], sinks=own)
@@ -54,7 +57,7 @@ class Local:
     layout: Layout
     settings: Settings
 
-    @property
+    @cached_property
     def text(self) -> str:
         own = (part for part in self.settings.text.split() if part.partition("=")[0] in _NAMES)
         return " ".join(("rotate=none", *own))
@@ -86,6 +89,41 @@ class Local:
         if found[0][0].dim() == 4:
             return found[0][0], found[0][1]
         return torch.stack([x for x, _ in found]), torch.stack([x for _, x in found])
+
+    def takes_pages(self, device: str) -> bool:
+        """Whether this rank's pieces are each the last queries of the keys that they see, and a
+        chunk is a page that a device reads fast."""
+        is_last = self.layout.cu_seqlens is None and (
+            self.settings.causal or not self.settings.is_limited
+        )
+        return is_last and self.layout.chunk % _PAGES.get(device, 1) == 0
+
+    def of_pages(self, x: Inputs, batch: int, pieces: slice) -> tuple[Tensor, Tensor]:
+        """Out and lse of some of this rank's pieces, [batch * pieces, chunk, heads, head_dim]. Keys
+        and values are all chunks, [ranks * batch * pieces, chunk, heads, head_dim]."""
+        q, k, v, sinks = x
+        call = Arguments(q, None, None, self.text, k_cache=k, v_cache=v, sinks=sinks)
+        key = batch, str(q.device), pieces.start, self.settings.causal
+        call.block_table, call.q_lengths, call.k_lengths = self.layout._keep(
+            key, lambda: self._rows(batch, pieces, q.device)
+        )
+        return _forward(*FULL.values(call))  # type: ignore[no-any-return]
+
+    def _rows(
+        self, batch: int, pieces: slice, device: torch.device
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The block table of these pieces of each batch row, their queries, None where all are as
+        many, and the keys that they see."""
+        layout, own = self.layout, self.layout.pieces()
+        n, some, is_causal = len(own), own[pieces], self.settings.causal
+        tables = [[(r * batch + b) * n + i for r, i, _ in layout.chunks] for b in range(batch)]
+        queries = [len(piece) for piece in some] * batch
+        keys = [piece.stop if is_causal else layout.tokens for piece in some] * batch
+        rows = [table for table in tables for _ in some]
+        table, q, k = (
+            torch.tensor(x, dtype=torch.int32, device=device) for x in (rows, queries, keys)
+        )
+        return table, None if layout.is_even else q, k
 
     def backward(
         self, results: Results, x: Inputs, queries: range, keys: range

@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from ropekit._attention_merge import attention_merge
-from ropekit.distributed._collectives import Transfer, exchange, gather, pass_on
+from ropekit.distributed._collectives import Transfer, exchange, gather_blocks, pass_on
 from ropekit.distributed._layout import Layout
 from ropekit.distributed._local import Inputs, Local, Results
 
 # Groups of key heads in which allgather moves, so that one moves while another attends.
-GROUPS = 4
-# A smaller group, in pairs of a query head's token and a key, would wait for the host.
-_LEAST_PAIRS = {"cuda": 1 << 29}
+GROUPS = 8
+# Bytes that arrive while a group more costs its calls, of which a GPU's wait for the host.
+_CALLS = {"cuda": 1 << 24}
+# Pairs of a query head's token and a key from which a call for each piece is faster than one for
+# all, at whose end the tiles of the longest piece are alone.
+_ALONE = {"cpu": 1 << 12, "cuda": 1 << 30}
 
 Forward = tuple[Tensor, Tensor, Sequence[Tensor]]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -59,22 +62,53 @@ def _joined(layout: Layout, rows: Sequence[Tensor], like: Sequence[Tensor]) -> l
     return [layout.join(each, 1) for each in zip(*parts, strict=True)]
 
 
+def _cat(parts: Sequence[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """Joined along the last dimension, in elements of 8 bytes where they allow it, which copies
+    move faster."""
+    n = 8 // parts[0].element_size()
+    sizes = [s for x in parts for s in (x.shape[-1], x.storage_offset(), *x.stride()[:-1])]
+    is_wide = all(x.stride(-1) == 1 for x in parts) and all(size % n == 0 for size in sizes)
+    wide = [x.view(torch.int64) for x in parts] if is_wide else list(parts)
+    return torch.cat(wide, -1).view(parts[0].dtype)
+
+
+def _arrived(moving: tuple[slice, Tensor, Transfer]) -> tuple[slice, Tensor]:
+    *found, work = moving
+    work.wait()
+    return tuple(found)  # type: ignore[return-value]
+
+
+def _sum_of_first(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    """The sum of one or two parts, of as many tokens as `like`; the first one may have fewer."""
+    if not parts:
+        return torch.zeros_like(like)
+    total = parts[-1]
+    for part in parts[:-1]:
+        total[:, : part.shape[1]] += part
+    missing = like.shape[1] - total.shape[1]
+    return total if not missing else torch.nn.functional.pad(total, (0, 0, 0, 0, 0, missing))
+
+
 def _sum(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Their sum in this order, rounded once."""
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) <= 2:  # of two PyTorch adds in float32 too
+        return parts[0] + parts[1] if len(parts) == 2 else parts[0]
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part
     return total.to(dtype)
 
 
-def groups_of(pairs: float, k_heads: int, ranks: int, device: str) -> int:
-    """Groups for so many pairs on a rank."""
-    if ranks == 1:
+def groups_of(received: float, k_heads: int, device: str) -> int:
+    """Groups for so many bytes of keys and values: those of the first one are waited for."""
+    if not received:
         return 1
-    worth = pairs // _LEAST_PAIRS[device] if device in _LEAST_PAIRS else GROUPS
-    return max(1, min(GROUPS, k_heads, int(worth)))
+    worth = (received / _CALLS[device]) ** 0.5 if device in _CALLS else GROUPS
+    return max(1, min(GROUPS, k_heads, round(worth)))
 
 
 class AllGather:
@@ -89,67 +123,91 @@ class AllGather:
         self.keys = range(local.layout.tokens)
 
     def forward(self, x: Inputs) -> Forward:
-        out = x.q.new_empty((*x.q.shape[:-1], x.v.shape[-1]))
-        lse = x.q.new_empty(x.q.shape[:-1], dtype=torch.float32)
-        for heads, _, whole in self._gathered(x):
-            for piece, at in _slices(self.layout):
-                found = self.local.forward(whole.part(at, heads), piece, self.keys)
-                out[:, at, heads], lse[:, at, heads] = found
+        attend = self._by_pages if self.local.takes_pages(x.q.device.type) else self._by_pieces
+        found = [attend(x.part(heads=heads), blocks) for heads, blocks in self._gathered(x)]
+        out, lse = (_cat(parts, 2) for parts in zip(*found, strict=True))
         return out, lse, ()
 
+    def _by_pages(self, x: Inputs, blocks: Tensor) -> tuple[Tensor, ...]:
+        """Keys are read where they arrived, each chunk a page."""
+        layout, batch = self.layout, x.q.shape[0]
+        k, v = blocks.flatten(0, 2).split((x.q.shape[-1], x.v.shape[-1]), -1)
+        q = layout.even(x.q)
+        pairs = batch * x.q.shape[1] * x.q.shape[2] * layout.tokens / 2
+        size = 1 if pairs >= _ALONE.get(q.device.type, 0) else q.shape[1]
+        found = []
+        for cut in (slice(i, i + size) for i in range(0, q.shape[1], size)):
+            part = Inputs(q[:, cut].flatten(0, 1), k, v, x.sinks)
+            each = self.local.of_pages(part, batch, cut)
+            found.append([x.unflatten(0, (batch, -1)) for x in each])
+        return tuple(layout.uneven(_cat(parts, 1)) for parts in zip(*found, strict=True))
+
+    def _by_pieces(self, x: Inputs, blocks: Tensor) -> tuple[Tensor, ...]:
+        if not self.layout.count():
+            return x.q.new_empty((*x.q.shape[:-1], x.v.shape[-1])), x.q[..., 0].float()
+        whole, pieces = self._ordered(x, blocks), _slices(self.layout)
+        found = [self.local.forward(whole.part(at), piece, self.keys) for piece, at in pieces]
+        return tuple(_cat(parts, 1) for parts in zip(*found, strict=True))
+
     def backward(self, results: Results, x: Inputs, saved: Sequence[Tensor]) -> Gradients:
-        dq, dk, dv = (torch.zeros_like(each) for each in x[:3])
         dsinks = None if x.sinks is None else torch.zeros_like(x.sinks, dtype=torch.float32)
-        moving: list[tuple[slice, Any, Transfer]] = []
-        for heads, k_heads, whole in self._gathered(x):
+        of_queries, moving = [], []
+        for heads, blocks in self._gathered(x):
+            whole = self._ordered(x.part(heads=heads), blocks)
             parts = []
             for piece, at in _slices(self.layout):
-                given = results.part(at, heads), whole.part(at, heads)
-                dq[:, at, heads], *rest = self.local.backward(*given, piece, self.keys)
-                parts.append(rest[:2])
+                given = results.part(at, heads), whole.part(at)
+                parts.append(self.local.backward(*given, piece, self.keys))
                 if dsinks is not None:
-                    dsinks[heads] += rest[2]
-            moving.append((k_heads, *self._sent(parts, whole)))
-        for k_heads, rows, work in moving:
-            work.wait()
-            shapes = [each[:, :, k_heads].shape for each in (x.k, x.v)]
-            sums = zip(*(_unflat(row, shapes) for row in rows), strict=True)
-            dk[:, :, k_heads], dv[:, :, k_heads] = (_sum(each, x.k.dtype) for each in sums)
-        return dq, dk, dv, dsinks
+                    dsinks[heads] += parts[-1][3]
+            of_queries.append(_cat([part[0] for part in parts] or [whole.q], 1))
+            moving.append(self._sent(parts, whole))
+        of_keys = [self._received(*each) for each in moving]
+        dk, dv = (_cat(each, 2) for each in zip(*of_keys, strict=True))
+        return _cat(of_queries, 2), dk, dv, dsinks
 
-    def _gathered(self, x: Inputs) -> Iterator[tuple[slice, slice, Inputs]]:
-        """Query heads, key heads, and k and v of all tokens; the next heads are on their way."""
+    def _gathered(self, x: Inputs) -> Iterator[tuple[slice, Tensor]]:
+        """Query heads, and all ranks' chunks of their keys and values: [rank, batch, piece, token,
+        head, element], those of k before those of v. The next heads are on their way."""
         heads, ratio = x.k.shape[2], x.q.shape[2] // x.k.shape[2]
-        pairs = x.q.shape[0] * x.q.shape[2] * self.layout.tokens**2 / self.layout.ranks / 2
-        size = -(-heads // groups_of(pairs, heads, self.layout.ranks, x.q.device.type))
-        groups = [slice(i, min(i + size, heads)) for i in range(0, heads, size)]
-        parts = [(x.k[:, :, group], x.v[:, :, group]) for group in groups]
-        after = self._start(*parts[0])
-        for i, group in enumerate(groups):
-            rows, work = after
-            if i + 1 < len(groups):
-                after = self._start(*parts[i + 1])
-            work.wait()
-            k, v = _joined(self.layout, rows, parts[i])
-            yield slice(group.start * ratio, group.stop * ratio), group, x._replace(k=k, v=v)
+        own = [self.layout.even(each) for each in (x.k, x.v)]
+        received = sum(each.nbytes for each in own) * (self.layout.ranks - 1)
+        size = -(-heads // groups_of(received, heads, x.q.device.type))
+        moving: list[tuple[slice, Tensor, Transfer]] = []
+        for first in range(0, heads, size):
+            sent = _side_by_side([each[..., first : first + size, :] for each in own])
+            of_queries = slice(first * ratio, (first + sent.shape[-2]) * ratio)
+            moving.append((of_queries, *gather_blocks(sent, self.layout.ranks, self.layout.group)))
+            if len(moving) == 2:
+                yield _arrived(moving.pop(0))
+        yield _arrived(moving.pop())
 
-    def _start(self, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, ...], Transfer]:
-        one = k.shape[0] * k.shape[2] * (k.shape[3] + v.shape[3])
-        return gather(_flat(k, v), [n * one for n in self.layout.counts], self.layout.group)
+    def _ordered(self, x: Inputs, blocks: Tensor) -> Inputs:
+        """With k and v of all tokens in order."""
+        whole = torch.cat([blocks[rank, :, i, :n] for rank, i, n in self.layout.chunks], 1)
+        k, v = whole.split((x.q.shape[-1], x.v.shape[-1]), -1)
+        return x._replace(k=k, v=v)
 
-    def _sent(
-        self, parts: Sequence[Sequence[Tensor]], whole: Inputs
-    ) -> tuple[tuple[Tensor, ...], Transfer]:
-        """Gradients of all keys and values, of this rank's queries, go to the keys' ranks."""
+    def _sent(self, parts: Sequence[Sequence[Tensor]], whole: Inputs) -> tuple[Any, ...]:
+        """Gradients of all keys and values, of this rank's queries, go to the keys' ranks. Returns
+        what comes in their place, and its shapes."""
         layout = self.layout
-        sums = []
-        for i, like in enumerate((whole.k, whole.v)):
-            total = torch.zeros_like(like, dtype=torch.float32)
-            for part in parts:
-                total[:, : part[i].shape[1]] += part[i]
-            sums.append(total.to(like.dtype))
-        send = [_flat(*(layout.cut(x, 1, r) for x in sums)) for r in range(layout.ranks)]
-        return exchange(send, [send[layout.rank].numel()] * layout.ranks, layout.group)
+        sums = [_sum_of_first([part[i] for part in parts], whole[i]) for i in (1, 2)]
+        send = [
+            [x[:, piece.start : piece.stop] for x in sums for piece in layout.pieces(rank)]
+            for rank in range(layout.ranks)
+        ]
+        shapes = [x.shape for x in send[layout.rank]]
+        sizes = [sum(x.numel() for x in send[layout.rank])] * layout.ranks
+        return *exchange(send, sizes, layout.group), shapes
+
+    @staticmethod
+    def _received(rows: Sequence[Tensor], work: Transfer, shapes: Any) -> list[Tensor]:
+        """Gradients of this rank's k and v."""
+        work.wait()
+        parts = zip(*(_unflat(row, shapes) for row in rows), strict=True)
+        sums, pieces = [_sum(each, each[0].dtype) for each in parts], len(shapes) // 2
+        return [_cat(sums[:pieces], 1), _cat(sums[pieces:], 1)]
 
 
 class Ulysses:
@@ -182,7 +240,7 @@ class Ulysses:
         whole = self._whole(self._to_heads(*x[:3]), x)
         found = self.local.forward(whole, self.tokens, self.tokens)
         out, lse = (self._to_tokens([each])[0] for each in found)
-        return self._cat(out), self._cat(lse), (*whole[:3], *found)
+        return _cat(out, 2), _cat(lse, 2), (*whole[:3], *found)
 
     def backward(self, results: Results, x: Inputs, saved: Sequence[Tensor]) -> Gradients:
         whole = self._whole(saved[:3], x)
@@ -194,7 +252,7 @@ class Ulysses:
             dsinks = torch.zeros_like(x.sinks, dtype=torch.float32)
             dsinks[self._share(x.q.shape[2], self.layout.rank)] = of_sinks
         k_heads = x.k.shape[2]
-        return self._cat(dq), self._shared(dk, k_heads), self._shared(dv, k_heads), dsinks
+        return _cat(dq, 2), self._shared(dk, k_heads), self._shared(dv, k_heads), dsinks
 
     def _whole(self, tensors: Sequence[Tensor], x: Inputs) -> Inputs:
         """All tokens of this rank's heads, and their sinks."""
@@ -211,10 +269,7 @@ class Ulysses:
     def _to_heads(self, *tensors: Tensor) -> list[Tensor]:
         """All tokens of this rank's heads."""
         layout = self.layout
-        send = [
-            _flat(*(x[:, :, self._share(x.shape[2], r)] for x in tensors))
-            for r in range(layout.ranks)
-        ]
+        send = [[x[:, :, self._share(x.shape[2], r)] for x in tensors] for r in range(layout.ranks)]
         like = [x[:, :, self._share(x.shape[2], layout.rank)] for x in tensors]
         sizes = [sum(torch.Size(_of_tokens(x, n)).numel() for x in like) for n in layout.counts]
         rows, work = exchange(send, sizes, layout.group)
@@ -224,7 +279,7 @@ class Ulysses:
     def _to_tokens(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         """Of each tensor what every rank made of this rank's tokens."""
         layout = self.layout
-        send = [_flat(*(layout.cut(x, 1, r) for x in tensors)) for r in range(layout.ranks)]
+        send = [[layout.cut(x, 1, r) for x in tensors] for r in range(layout.ranks)]
         like = [_of_tokens(x, layout.count()) for x in tensors]
         sizes = [sum(torch.Size(shape).numel() for shape in like)] * layout.ranks
         rows, work = exchange(send, sizes, layout.group)
@@ -236,11 +291,7 @@ class Ulysses:
         """Parts of a gradient, of which those of one key head are summed."""
         share = max(self.layout.ranks // k_heads, 1)
         groups = (parts[i : i + share] for i in range(0, len(parts), share))
-        return self._cat([_sum(group, group[0].dtype) for group in groups])
-
-    @staticmethod
-    def _cat(parts: Sequence[Tensor]) -> Tensor:
-        return parts[0] if len(parts) == 1 else torch.cat(list(parts), 2)
+        return _cat([_sum(group, group[0].dtype) for group in groups], 2)
 
 
 class _Step(NamedTuple):

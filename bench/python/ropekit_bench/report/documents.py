@@ -279,9 +279,8 @@ def parallel(found):
         device = f"{run['ranks']} x {run['device']}, {run['backend'].upper()}"
         heads = "/".join(map(str, run["heads"]))
         heading = f"### {device}: {heads} heads of {run['head_dim']}, {run['dtype'].removeprefix('torch.')}"
-        rows = [
-            ["tokens", "pass", "", "measured", "of one device's speed", "exposed", "predicted", "exposed"]
-        ]
+        timed = ["measured", "of one device's speed", "exposed", "predicted", "exposed"]
+        rows = [["tokens", "pass", "", *timed, "in a graph", "of one device's"]]
         for length in run["lengths"]:
             for name in ("forward", "forward and backward"):
                 times = length.get(name, {})
@@ -291,14 +290,21 @@ def parallel(found):
 
 
 def parallel_rows(case, times):
-    one = times.get("one device", {}).get("s")
+    one = times.get("one device", {})
     for method, row in times.items():
         if "refused" in row:
-            yield [*case, method, row["refused"], "-", "-", "-", "-"]
+            yield [*case, method, row["refused"], *"------"]
             continue
         keys = ("exposed_s", "predicted_s", "predicted_exposed_s")
         told = (duration(row[k] * 1e9) if row.get(k, 0) > 0 else "0" if k in row else "-" for k in keys)
-        yield [*case, method, duration(row["s"] * 1e9), f"{one / row['s']:.2f}x", *told]
+        captured = ["-", "-"]
+        if "captured_s" in row:
+            captured = [duration(row["captured_s"] * 1e9), speed(one, row, "captured_s")]
+        yield [*case, method, duration(row["s"] * 1e9), speed(one, row, "s"), *told, *captured]
+
+
+def speed(one, row, key):
+    return f"{one[key] / row[key]:.2f}x"
 
 
 def served(found):
