@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-EXAMPLE = Path(__file__).parents[2] / "examples/python/context_parallel.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE, PAGE = ROOT / "examples/python/context_parallel.py", ROOT / "docs/distributed.md"
 TOKENS = 29
 pytestmark = pytest.mark.compiles  # its processes take seconds to begin
 
@@ -99,6 +102,24 @@ def example(rank: int) -> list[float]:
     return found
 
 
+def page(rank: int) -> list[Tensor]:
+    """Weights after what docs/distributed.md shows of training, on a mesh of 2 x 2."""
+    found = re.findall(r"(?s)```python\n(.*?)```", PAGE.read_text(encoding="utf-8"))
+    code = next(x for x in found if "fully_shard" in x)
+    code = code.replace('"cuda"', '"cpu"').replace("(2, 4)", f"({dist.get_world_size() // 2}, 2)")
+    ids = torch.randint(64, (2, TOKENS + 1), generator=torch.Generator().manual_seed(6))
+    torch.manual_seed(5)
+    own = ids[rank // 2 :: dist.get_world_size() // 2]
+    names = {
+        "config": llama().config, "tokens": TOKENS, "batches": [(own[:, :-1], own[:, 1:])] * 2,
+        "torch": torch, "init_device_mesh": init_device_mesh, "cross_entropy": cross_entropy,
+    }  # fmt: skip
+    torch.manual_seed(5)
+    exec(code, names)
+    model: Any = names["model"]
+    return [x.full_tensor().detach() for x in model.parameters()]
+
+
 @pytest.mark.parametrize("function", [within_use, of_a_style])
 def test_a_layer(function: Any) -> None:
     module = layer()
@@ -128,3 +149,11 @@ def test_the_example_trains_as_on_one_rank() -> None:
     assert isinstance(alone, list) and alone[-1] < alone[0], alone
     for found in others:
         assert found == pytest.approx(alone, rel=1e-4), found
+
+
+def test_the_page_trains_alike_on_two_ranks_and_four() -> None:
+    few, many = ranks.run(2, page), ranks.run(4, page)
+    for found in (*few, *many):
+        assert isinstance(found, list), found
+        for x, wanted in zip(found, few[0], strict=True):
+            torch.testing.assert_close(x, wanted, rtol=1e-3, atol=1e-5)

@@ -128,8 +128,10 @@ def _looks(given: Mapping[str, Tensor | None]) -> Iterator[object]:
     """What a call's checks look at in its tensors."""
     derives = torch.is_grad_enabled()
     for x in given.values():
-        is_tensor = isinstance(x, Tensor)
-        yield (x.shape, x.dtype, x.device, derives and x.requires_grad) if is_tensor else x
+        if isinstance(x, Tensor):
+            yield x.shape, x.dtype, x.device, derives and x.requires_grad
+        else:
+            yield x
 
 
 @dataclass(frozen=True)

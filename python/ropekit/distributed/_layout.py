@@ -114,7 +114,7 @@ class Layout:
         """[batch, piece, chunk, ...] of this rank's tokens, with zeros behind short pieces."""
         pieces = self.pieces()
         if self.is_even:
-            return x.unflatten(1, (len(pieces), self.chunk))
+            return x.view(x.shape[0], len(pieces), self.chunk, *x.shape[2:])
         found = x.new_zeros((x.shape[0], len(pieces), self.chunk, *x.shape[2:]))
         at = 0
         for i, piece in enumerate(pieces):

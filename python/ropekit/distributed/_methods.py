@@ -192,7 +192,8 @@ class AllGather:
         """Gradients of all keys and values, of this rank's queries, go to the keys' ranks. Returns
         what comes in their place, and its shapes."""
         layout = self.layout
-        sums = [_sum_of_first([part[i] for part in parts], whole[i]) for i in (1, 2)]
+        likes = (1, whole.k), (2, whole.v)
+        sums = [_sum_of_first([part[i] for part in parts], like) for i, like in likes]
         send = [
             [x[:, piece.start : piece.stop] for x in sums for piece in layout.pieces(rank)]
             for rank in range(layout.ranks)
