@@ -28,19 +28,14 @@ int gpu_attention_starts_all(int64_t x, int64_t y) {
     return x <= GPU_GENERIC_X_MOST && y <= GPU_GENERIC_Y_MOST;
 }
 
-gpuError_t gpu_attention_start_of(gpu_attention_launches *l, const void *kernel, uint32_t threads,
-                                  int64_t x, int64_t y, size_t shared, void **arguments) {
+gpuError_t gpu_attention_start(gpu_attention_launches *l, const void *kernel, int64_t x, int64_t y,
+                               size_t shared, void **arguments) {
     const dim3 grid = {(uint32_t)gpu_at_most(x, GPU_GENERIC_X_MOST),
                        (uint32_t)gpu_at_most(y, GPU_GENERIC_Y_MOST), 1},
-               block = {threads, 1, 1};
+               block = {GPU_ATTENTION_THREADS, 1, 1};
     if (x < 1) /* no sequence, or no key */
         return gpuSuccess;
     return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, gpu_next_early(l));
-}
-
-gpuError_t gpu_attention_start(gpu_attention_launches *l, const void *kernel, int64_t x, int64_t y,
-                               size_t shared, void **arguments) {
-    return gpu_attention_start_of(l, kernel, GPU_ATTENTION_THREADS, x, y, shared, arguments);
 }
 
 /* --- what moves in vectors --- */

@@ -27,11 +27,6 @@ int32_t gpu_next_early(gpu_attention_launches *launches);
 gpuError_t gpu_attention_start(gpu_attention_launches *launches, const void *kernel, int64_t x,
                                int64_t y, size_t shared, void **arguments);
 
-/* Launches such a kernel in blocks of so many threads. */
-gpuError_t gpu_attention_start_of(gpu_attention_launches *launches, const void *kernel,
-                                  uint32_t threads, int64_t x, int64_t y, size_t shared,
-                                  void **arguments);
-
 /* Whether a launch of so many blocks by so many has one for each. */
 int gpu_attention_starts_all(int64_t x, int64_t y);
 

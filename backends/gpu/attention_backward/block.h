@@ -172,9 +172,9 @@ GPU_FN void gpu_backward_key_end(const gpu_backward_call &t, const rope_attentio
     to[1] = gpu_backward_at(c->dv_stride, s->k_row, s->k_first + n, key_head);
 }
 
-/* A thread of so many, a power of 2: computed anew, and known not to be below 0. */
-template <int THREADS> GPU_FN int gpu_backward_thread(void) {
-    return gpu_opaque((int)threadIdx.x) & (THREADS - 1);
+/* A thread of the block: computed anew, and known not to be below 0. */
+GPU_FN int gpu_backward_thread(void) {
+    return gpu_opaque((int)threadIdx.x) & (GPU_ATTENTION_THREADS - 1);
 }
 
 /* Heads that wait to be written: `count`, `stride` apart, each in room for `dim` numbers of which
@@ -189,14 +189,14 @@ struct gpu_backward_waiting {
 };
 
 /* Rotates heads where they wait; a thread has a pair of several heads. A barrier is behind it. */
-template <int DTYPE, int TENSOR, int THREADS>
+template <int DTYPE, int TENSOR>
 GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
                                 const gpu_backward_waiting &w) {
+    enum { THREADS = GPU_ATTENTION_THREADS };
     const int pairs = r->pairs, lanes = pairs < THREADS ? pairs : THREADS, slices = THREADS / lanes,
-              each = (w.count + slices - 1) / slices,
-              slice = gpu_backward_thread<THREADS>() / lanes, begin = slice * each,
-              end = begin + each < w.count ? begin + each : w.count;
-    for (int i = gpu_backward_thread<THREADS>() % lanes; i < pairs && slice < slices; i += lanes) {
+              each = (w.count + slices - 1) / slices, slice = gpu_backward_thread() / lanes,
+              begin = slice * each, end = begin + each < w.count ? begin + each : w.count;
+    for (int i = gpu_backward_thread() % lanes; i < pairs && slice < slices; i += lanes) {
         float *first = w.x + r->rotary_offset[TENSOR] + rope_first_of(r->pairing_in, i),
               *second = w.x + r->rotary_offset[TENSOR] + rope_second_of(r->pairing_in, i, pairs);
         for (int n = begin, next; n < end; n = next) {
@@ -217,12 +217,12 @@ GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
 }
 
 /* Writes heads to where they go, 16 bytes at a time. again: elements that are finite stay. */
-template <int DTYPE, int THREADS>
+template <int DTYPE>
 GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int64_t *to, void *data,
                                        bool again) {
     enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
     const int units = w.dim / V;
-    for (int e = gpu_backward_thread<THREADS>(); e < w.count * units; e += THREADS) {
+    for (int e = gpu_backward_thread(); e < w.count * units; e += GPU_ATTENTION_THREADS) {
         const int n = e / units, i = e % units * V;
         float x[V];
         if (to[n] == GPU_BACKWARD_NOWHERE || i >= w.used)
@@ -244,7 +244,7 @@ GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int6
 
 /* Writes heads to where they go, rotated back. rope: the call of tensor TENSOR's tokens; moves:
  * whether 16 bytes can be written at a time; again: elements that are finite stay, none rotates. */
-template <int DTYPE, int TENSOR, int THREADS>
+template <int DTYPE, int TENSOR>
 GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call *rope,
                                const gpu_backward_waiting &w, const int64_t *to, void *data,
                                int64_t step, bool moves, bool again) {
@@ -252,13 +252,13 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
     const rope_problem *r = gpu_reread(&p->rope);
     if (moves && (!w.rotates || r->pairing_in == r->pairing_out)) {
         if (w.rotates)
-            gpu_backward_rotate<DTYPE, TENSOR, THREADS>(r, rope, w);
-        gpu_backward_store_vectors<DTYPE, THREADS>(w, to, data, again);
+            gpu_backward_rotate<DTYPE, TENSOR>(r, rope, w);
+        gpu_backward_store_vectors<DTYPE>(w, to, data, again);
         return;
     }
     const int pairs = w.rotates ? r->pairs : 0, units = w.dim - pairs,
               from = r->rotary_offset[TENSOR];
-    for (int e = gpu_backward_thread<THREADS>(); e < w.count * units; e += THREADS) {
+    for (int e = gpu_backward_thread(); e < w.count * units; e += GPU_ATTENTION_THREADS) {
         const int n = e / units, i = e % units - pairs;
         if (to[n] == GPU_BACKWARD_NOWHERE)
             continue;
@@ -280,7 +280,7 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
 /* Writes a gradient of a tile, that of its queries or, KEYS, of its keys or values, where it is
  * wanted: `count` heads of x, `stride` apart, with room for `dim` numbers. A barrier is behind it.
  */
-template <int DTYPE, int KEYS, int THREADS = GPU_ATTENTION_THREADS>
+template <int DTYPE, int KEYS>
 GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_tile *tile,
                                int which, const rope_token *tokens, const int64_t *to, int32_t fits,
                                int count, int stride, int dim, float *x) {
@@ -300,9 +300,9 @@ GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_t
     const int64_t step = (!KEYS ? c->dq_stride : which ? c->dv_stride : c->dk_stride)[3];
     const int32_t moves = !KEYS ? GPU_BACKWARD_DQ : which ? GPU_BACKWARD_DV : GPU_BACKWARD_DK;
     if (data)
-        gpu_backward_store<DTYPE, KEYS, THREADS>(p, KEYS ? t.keys : &c->forward.rope, w, to, data,
-                                                 step, gpu_reread(fits) & moves,
-                                                 gpu_reread(fits) & GPU_BACKWARD_AGAIN);
+        gpu_backward_store<DTYPE, KEYS>(p, KEYS ? t.keys : &c->forward.rope, w, to, data, step,
+                                        gpu_reread(fits) & moves,
+                                        gpu_reread(fits) & GPU_BACKWARD_AGAIN);
     __syncthreads();
 }
 

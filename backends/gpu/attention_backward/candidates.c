@@ -13,36 +13,7 @@ static const gpu_backward_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_backward_bf16;
 }
 
-static const char sm90[] = "sm90", fused[] = "fused", tiles[] = "tiles";
-
-/* Bytes of shared memory, beside those that gpu_tile_memory() leaves a block. */
-static int32_t shared_of(const rope_candidate *self, int32_t dim) {
-    return self->data == fused ? gpu_backward_fused_shared(dim) + GPU_FUSED_BESIDE
-                               : gpu_backward_tiles_shared(dim);
-}
-
-/* Whether a kernel's code is there for the device, which has kernels of tiles. */
-static int has_code(const void *kernel, int32_t device) {
-    gpuFuncAttributes attributes;
-    int previous;
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error != gpuSuccess)
-        return 0;
-    error = gpuFuncGetAttributes(&attributes, kernel);
-    gpu_leave(device, previous);
-    return error == gpuSuccess && gpu_has_fused(&attributes);
-}
-
-/* Fused takes heads that fill its room: looking for elements beside a head's took 6 % of its time
- * on an H100. */
-static const char *decline(const rope_candidate *self, const rope_attention_problem *p,
-                           int32_t *which) {
-    const char *declined = gpu_tiles_decline(p, which);
-    const int fills = p->head_dim == gpu_tile_dim(*which) && p->v_head_dim == p->head_dim;
-    return !declined && self->data == fused && !fills
-               ? "declined: head_dim and v_head_dim are not both 64 or 128"
-               : declined;
-}
+static const char sm90[] = "sm90", tiles[] = "tiles";
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
@@ -55,15 +26,11 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
         snprintf(reason, ROPE_REASON_SIZE, "%s", GPU_BACKWARD_SM90_DECLINED);
         return ROPE_DECLINED;
     }
-    const char *declined = decline(self, problem, &which);
-    const rope_status status =
-        gpu_tiles_query(problem, declined, shared_of(self, gpu_tile_dim(which)), device, reason);
-    if (status != ROPE_OK)
+    const char *declined = gpu_tiles_decline(problem, &which);
+    const rope_status status = gpu_tiles_query(
+        problem, declined, gpu_backward_tiles_shared(gpu_tile_dim(which)), device, reason);
+    if (status != ROPE_OK || kernels_of(((const rope_problem *)problem)->dtype)->tiles[0][which])
         return status;
-    const gpu_backward_kernels *kernels = kernels_of(((const rope_problem *)problem)->dtype);
-    if (kernels->tiles[0][which] &&
-        (self->data != fused || has_code(kernels->fused[which], device)))
-        return ROPE_OK;
     snprintf(reason, ROPE_REASON_SIZE, "declined: no kernel of this backend holds its sums");
     return ROPE_DECLINED;
 }
@@ -78,9 +45,6 @@ static gpuError_t allow_shared(const gpu_backward_state *state) {
             error = gpu_allow_shared(state->kernels->tiles[i][tiles],
                                      gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
     }
-    if (error == gpuSuccess && state->fused)
-        error = gpu_allow_shared(state->kernels->fused[tiles],
-                                 gpu_backward_fused_shared(gpu_tile_dim(tiles)));
     return error;
 }
 
@@ -97,7 +61,6 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     if (error == gpuSuccess && problem->rotates[0])
         error = gpu_rope_bind(&state->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
     state->transpose.problem = state->transposed.rope;
-    state->fused = self->data == fused;
     state->sm90 = self->data == sm90; /* tiles take what it does not */
     if (self->data)
         (void)gpu_tiles_decline(problem, &state->forward.tiles);
@@ -167,7 +130,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
-/* takes: sm90, fused, tiles or NULL. */
+/* takes: sm90, tiles or NULL. */
 #define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention_backward", .version = ROPE_ATTENTION_BACKWARD_VERSION,             \
@@ -179,7 +142,7 @@ static const rope_candidate candidates[] = {
 #ifdef ROPEKIT_SM90
     CANDIDATE(sm90, sm90),
 #endif
-    CANDIDATE(fused, fused), CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
+    CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_backward_candidates = {
     sizeof(rope_candidate), candidates, sizeof candidates / sizeof candidates[0]};

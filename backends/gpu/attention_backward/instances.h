@@ -2,7 +2,6 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_INSTANCES_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_INSTANCES_H
 
-#include "backends/gpu/attention_backward/fused.h"
 #include "backends/gpu/attention_backward/generic.h"
 #include "backends/gpu/attention_backward/sums.h"
 #include "backends/gpu/attention_backward/tile.h"
@@ -17,14 +16,13 @@
             GPU_KERNEL(gpu_backward_tiles<DTYPE, 256, KEYS>)                                       \
     }
 #define GPU_BACKWARD_TILES(DTYPE)                                                                  \
-    {GPU_BACKWARD_TILES_OF(DTYPE, GPU_BACKWARD_ROWS),                                              \
-     GPU_BACKWARD_TILES_OF(DTYPE, GPU_BACKWARD_KEYS)},                                             \
-        {GPU_KERNEL(gpu_backward_fused<DTYPE, 64>), GPU_KERNEL(gpu_backward_fused<DTYPE, 128>)}, { \
-        GPU_KERNEL(gpu_backward_dq<DTYPE, 64>), GPU_KERNEL(gpu_backward_dq<DTYPE, 128>)            \
+    {                                                                                              \
+        GPU_BACKWARD_TILES_OF(DTYPE, GPU_BACKWARD_ROWS),                                           \
+            GPU_BACKWARD_TILES_OF(DTYPE, GPU_BACKWARD_KEYS)                                        \
     }
 #else
 #define GPU_BACKWARD_TILES(DTYPE)                                                                  \
-    {}, {}, {}
+    {}
 #endif
 
 /* As gpu_generic_dim() has them. */
@@ -36,7 +34,7 @@
             GPU_KERNEL(gpu_backward_generic<DTYPE, ROPE_MAX_ATTENTION_HEAD_DIM, KEYS>)             \
     }
 
-/* ...: GPU_BACKWARD_TILES or {}, {}, {}. */
+/* ...: GPU_BACKWARD_TILES or {}. */
 #define GPU_BACKWARD_KERNELS(DTYPE, ...)                                                           \
     {                                                                                              \
         GPU_KERNEL(gpu_backward_delta<DTYPE>), GPU_KERNEL(gpu_backward_sinks<DTYPE>),              \

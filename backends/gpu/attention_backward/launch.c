@@ -18,7 +18,6 @@ typedef struct launches {
     rope_attention_backward_call call; /* its q.in and k.in are rotated */
     rope_call keys;                    /* with the positions of keys */
     float *delta;
-    gpu_backward_dq_sums sums;
     int32_t fits;
     int32_t again; /* few sequences, if any, are not left out */
 } launches;
@@ -129,25 +128,6 @@ static int by_tiles(const launches *l) {
            f->k_tokens <= INT32_MAX / 2;
 }
 
-/* Where sums of dq lie, and how many of them and of tiles of keys a head has; 0 where the kernel
- * that sums them does not take the call. */
-static int find_sums(launches *l, const gpu_backward_layout *layout, char *workspace) {
-    const rope_attention_call *f = &l->call.forward;
-    const int64_t group = f->rope.tensor[0].heads / f->k.heads,
-                  sequences = rope_attention_sequences(f);
-    if (!l->state->fused || !by_tiles(l))
-        return 0;
-    l->sums.tiles =
-        gpu_tiles_of(sequences, f->rope.position.cu_seqlens != NULL, f->rope.tokens * group,
-                     GPU_FUSED_ROWS(gpu_tile_dim(l->state->forward.tiles)));
-    l->sums.key_tiles =
-        gpu_tiles_of(sequences, f->k_position.cu_seqlens != NULL, f->k_tokens, GPU_FUSED_KEYS);
-    l->sums.dq = l->call.dq ? (float *)(void *)(workspace + layout->dq) : NULL;
-    l->sums.ticket = (int32_t *)(void *)(workspace + layout->turns);
-    l->sums.turns = l->sums.ticket + 1;
-    return l->sums.key_tiles <= INT32_MAX / f->k.heads;
-}
-
 /* A kernel over rows or keys of a block, `own` of each tile, and parts of a key head. */
 static gpuError_t start(launches *l, const void *kernel, int which, int64_t own, int64_t parts,
                         int32_t shared) {
@@ -210,24 +190,6 @@ static gpuError_t gradients_by_sm90(launches *l, const gpu_backward_layout *layo
     return error;
 }
 
-/* Launches the kernels of five products. */
-static gpuError_t gradients_at_once(launches *l) {
-    const rope_attention_call *f = &l->call.forward;
-    const int32_t tiles = l->state->forward.tiles, dim = gpu_tile_dim(tiles);
-    void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta,
-                         &l->keys,    &l->fits, &l->sums};
-    if (!l->call.dq && !l->call.dk && !l->call.dv)
-        return gpuSuccess;
-    gpuError_t error = gpu_attention_start_of(&l->ahead, l->state->kernels->fused[tiles],
-                                              GPU_FUSED_THREADS, l->sums.key_tiles * f->k.heads, 1,
-                                              (size_t)gpu_backward_fused_shared(dim), arguments);
-    if (error == gpuSuccess && l->sums.dq)
-        error = gpu_attention_start_of(&l->ahead, l->state->kernels->dq[tiles], GPU_FUSED_THREADS,
-                                       l->sums.tiles, f->k.heads,
-                                       (size_t)gpu_backward_dq_shared(dim), arguments);
-    return error;
-}
-
 static gpuError_t rotate_behind(launches *l) {
     l->behind.early = l->ahead.early;
     gpuError_t error = gpu_attention_rope(&l->behind, &l->state->transpose, l->behind_rotates[0],
@@ -238,9 +200,8 @@ static gpuError_t rotate_behind(launches *l) {
     return error;
 }
 
-static gpuError_t sums(launches *l, const void *kernel, int64_t x, int64_t zeros) {
-    void *arguments[] = {&l->problem,     &l->call, &l->ahead.failed, &l->delta, &l->fits,
-                         &l->sums.ticket, &zeros};
+static gpuError_t sums(launches *l, const void *kernel, int64_t x) {
+    void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta, &l->fits};
     return gpu_attention_start(&l->ahead, kernel, x, 1, 0, arguments);
 }
 
@@ -271,17 +232,13 @@ gpuError_t gpu_backward_launch(const gpu_backward_state *state,
     l.call.forward = l.ahead.call;
     l.fits = fits_of(&state->transposed, &l.call);
     find_behind(&l);
-    const int fused = find_sums(&l, layout, workspace);
     if (error == gpuSuccess && !l.sm90)
-        error = sums(&l, state->kernels->delta, rows ? (rows + each - 1) / each : 1,
-                     fused ? call->forward.k.heads * l.sums.tiles + 1 : 0);
+        error = sums(&l, state->kernels->delta, (rows + each - 1) / each);
     if (error == gpuSuccess)
-        error = l.sm90  ? gradients_by_sm90(&l, layout, workspace)
-                : fused ? gradients_at_once(&l)
-                        : gradients(&l);
+        error = l.sm90 ? gradients_by_sm90(&l, layout, workspace) : gradients(&l);
     if (error == gpuSuccess)
         error = rotate_behind(&l);
     if (error == gpuSuccess && call->dsinks)
-        error = sums(&l, state->kernels->sinks, q->heads, 0);
+        error = sums(&l, state->kernels->sinks, q->heads);
     return error;
 }

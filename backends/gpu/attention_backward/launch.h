@@ -11,8 +11,7 @@ typedef struct gpu_backward_state {
     rope_attention_problem transposed;
     gpu_rope_state transpose; /* by "rope", as forward.rotation */
     const gpu_backward_kernels *kernels;
-    int32_t fused; /* takes the kernel of five products */
-    int32_t sm90;  /* takes those of sm90/, where they fit the call */
+    int32_t sm90; /* takes those of sm90/, where they fit the call */
 } gpu_backward_state;
 
 /* Where parts of a workspace begin, each at a multiple of 256 bytes. */
@@ -21,8 +20,6 @@ typedef struct gpu_backward_layout {
     size_t keys;      /* rotated keys, [row, key, head, dim] */
     size_t queries;   /* rotated queries, [row, query, head, dim] */
     size_t delta;     /* fp32, [row, query, head] */
-    size_t dq;        /* as gpu_backward_dq_sums has them */
-    size_t turns;     /* the ticket, then turns */
     size_t stats;     /* fp32, as kernels of sm90/ have them */
     size_t counters;  /* theirs */
     size_t sequences; /* what they know of each */

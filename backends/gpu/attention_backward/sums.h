@@ -25,7 +25,7 @@ template <int DTYPE>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     gpu_backward_delta(GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_backward_call given, const int32_t *failed,
-                       float *delta, int32_t fits, int32_t *zeros, int64_t count) {
+                       float *delta, int32_t fits) {
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_backward_call &c =
         *gpu_parameter<rope_attention_backward_call, rope_attention_problem>(given);
@@ -33,9 +33,6 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     gpu_wait_for_last();
     gpu_let_next_start();
     (void)failed;
-    for (int64_t n = blockIdx.x * (int64_t)GPU_ATTENTION_THREADS + threadIdx.x; n < count;
-         n += gridDim.x * (int64_t)GPU_ATTENTION_THREADS)
-        zeros[n] = 0;
     const int lane = (int)threadIdx.x % GPU_DELTA_LANES, dim = p.v_head_dim;
     const rope_call *rope = &c.forward.rope;
     const int64_t heads = rope->tensor[0].heads, rows = rope->batch * rope->tokens * heads;

@@ -7,13 +7,11 @@ typedef struct rotated {
     int q, k;
 } rotated;
 
-/* Tiles of `each` tokens, of which `tokens` times `group` lie in a row, as gpu_tiles_of() has them
- * for either kind of sequences. */
-static int64_t tiles_of(int64_t each, int64_t tokens, int64_t group, int64_t rows,
-                        int64_t sequences) {
+/* Tiles of `each` tokens, of which `tokens` lie in a row, as gpu_tiles_of() has them for either
+ * kind of sequences. */
+static int64_t tiles_of(int64_t each, int64_t tokens, int64_t rows, int64_t sequences) {
     int64_t most;
-    if (__builtin_mul_overflow(tokens, group, &most) ||
-        __builtin_mul_overflow(most / each + (most % each > 0), rows, &most) ||
+    if (__builtin_mul_overflow(tokens / each + (tokens % each > 0), rows, &most) ||
         __builtin_add_overflow(most, sequences, &most))
         return INT64_MAX;
     return most;
@@ -22,8 +20,8 @@ static int64_t tiles_of(int64_t each, int64_t tokens, int64_t group, int64_t row
 /* What kernels of sm90/ have; 0 where bytes overflow. */
 static int add_sm90(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
     const int64_t each = GPU_BACKWARD_SM90_TILE, listed = GPU_BACKWARD_SM90_LISTED,
-                  rows = tiles_of(each, s->tokens, 1, s->q_rows, s->sequences),
-                  keys = tiles_of(each, s->k_tokens, 1, s->k_rows, s->sequences);
+                  rows = tiles_of(each, s->tokens, s->q_rows, s->sequences),
+                  keys = tiles_of(each, s->k_tokens, s->k_rows, s->sequences);
     size_t behind; /* the rest of stats */
     return gpu_workspace_add(
                (const int64_t[]){s->q_rows, GPU_BACKWARD_SM90_STATS(s->tokens), s->q_heads, 1},
@@ -46,13 +44,6 @@ static int add_sm90(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
 static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes *s, rotated here,
                      gpu_backward_layout *layout) {
     const rope_attention_problem *p = &state->forward.problem;
-    const int64_t tiles = state->fused
-                              ? tiles_of(GPU_FUSED_ROWS(gpu_tile_dim(state->forward.tiles)),
-                                         s->tokens, s->k_heads ? s->q_heads / s->k_heads : 0,
-                                         s->q_rows, s->sequences)
-                              : 0,
-                  turns = tiles < INT64_MAX ? tiles + state->fused : tiles,
-                  sums = state->fused ? GPU_FUSED_SUMS : 0;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     layout->bytes = 0;
     return gpu_workspace_add(
@@ -66,10 +57,6 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
                element, &layout->bytes, &layout->queries) &&
            gpu_workspace_add((const int64_t[]){s->q_rows, s->tokens, s->q_heads, 1}, sizeof(float),
                              &layout->bytes, &layout->delta) &&
-           gpu_workspace_add((const int64_t[]){s->k_heads, tiles, sums, 1}, sizeof(float),
-                             &layout->bytes, &layout->dq) &&
-           gpu_workspace_add((const int64_t[]){s->k_heads, turns, 1, 1}, sizeof(int32_t),
-                             &layout->bytes, &layout->turns) &&
            (!state->sm90 || add_sm90(s, layout));
 }
 

@@ -81,11 +81,6 @@ static inline int gpu_starts_early(const struct cudaFuncAttributes *kernel) {
     return kernel->ptxVersion >= 90;
 }
 
-/* Whether a loaded kernel was compiled with GPU_HAS_FUSED. */
-static inline int gpu_has_fused(const struct cudaFuncAttributes *kernel) {
-    return kernel->ptxVersion == 90;
-}
-
 /* Whether memory is known to be none that a device, the current one, reaches: another device's
  * without peer access, or none of the runtime's where the device does not reach all of the host's.
  */

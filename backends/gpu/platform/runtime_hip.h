@@ -77,12 +77,6 @@ static inline int gpu_starts_early(const hipFuncAttributes *kernel) {
     return 0;
 }
 
-/* Whether a loaded kernel was compiled with GPU_HAS_FUSED. */
-static inline int gpu_has_fused(const hipFuncAttributes *kernel) {
-    (void)kernel;
-    return 1;
-}
-
 /* HIP cannot be asked: hipPointerGetAttributes leaves an error for memory that it does not know,
  * which the caller would find. */
 static inline int gpu_is_out_of_reach(int device, const void *pointer) {

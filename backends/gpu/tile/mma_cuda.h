@@ -20,14 +20,6 @@ enum { GPU_TILE_LANES = 32 };
 template <int DTYPE, int D>
 constexpr bool gpu_has_tiles = GPU_IS_SM_80 || (DTYPE == ROPE_F16 && D <= 64);
 
-/* Whether it has the backward's kernel of five products: for sm_100 registers spill, others have
- * too little shared memory. */
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-#define GPU_HAS_FUSED 1
-#else
-#define GPU_HAS_FUSED 0
-#endif
-
 GPU_FN unsigned gpu_shared_address(const void *p) {
     return (unsigned)__cvta_generic_to_shared(p);
 }
@@ -57,38 +49,6 @@ GPU_FN void gpu_warp_barrier(void) {
 
 GPU_FN bool gpu_any(bool holds) {
     return __any_sync(0xffffffffu, holds);
-}
-
-/* --- what blocks wait for --- */
-
-/* The next number of a counter of the device. */
-GPU_FN int32_t gpu_take_ticket(int32_t *ticket) {
-    return atomicAdd(ticket, 1);
-}
-
-/* Behind a fence is what other blocks have written before a fence of theirs. */
-GPU_FN void gpu_device_fence(void) {
-#if __CUDA_ARCH__ >= 700
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-#endif
-}
-
-GPU_FN int32_t gpu_turn_read(const int32_t *turn) {
-    int32_t n;
-    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(n) : "l"(turn) : "memory");
-    return n;
-}
-
-/* Only rises. */
-GPU_FN void gpu_turn_pass(int32_t *turn, int32_t n) {
-    asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(turn), "r"(n) : "memory");
-}
-
-GPU_FN void gpu_read_coherent(const float *from, float x[4]) {
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-                 : "l"(from)
-                 : "memory");
 }
 
 /* c += a b of 16 x 8 by 8: fragments as PTX lays out mma.m16n8k8. */

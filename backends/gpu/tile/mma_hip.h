@@ -9,7 +9,6 @@
 #include "backends/gpu/element.h"
 
 template <int DTYPE, int D> constexpr bool gpu_has_tiles = true;
-#define GPU_HAS_FUSED 1
 
 /* Which products: those of backends/gpu/tile/lanes_right.h, of 16 by 16 elements. The
  * emulation names its own, of which EMULATED_MMA is CUDA's. */

@@ -216,25 +216,6 @@ static inline void gpu_copy_word(void *to, const void *from) {
     *(uint32_t *)to = *(const uint32_t *)from;
 }
 
-/* Blocks run one after the other: none waits. */
-static inline int32_t gpu_take_ticket(int32_t *ticket) {
-    return (*ticket)++;
-}
-
-static inline void gpu_device_fence(void) {}
-
-static inline int32_t gpu_turn_read(const int32_t *turn) {
-    return *turn;
-}
-
-static inline void gpu_turn_pass(int32_t *turn, int32_t n) {
-    *turn = n > *turn ? n : *turn;
-}
-
-static inline void gpu_read_coherent(const float *from, float x[4]) {
-    std::memcpy(x, from, 4 * sizeof *x);
-}
-
 static inline void gpu_copies_mark(void) {}
 template <int> static inline void gpu_copies_wait(void) {}
 
