@@ -44,5 +44,5 @@ if(ROPEKIT_BUILD_TOOL)
         --output=${CMAKE_CURRENT_BINARY_DIR}/emulated/tuning.json)
     set_tests_properties(cudnn.emulated.tune PROPERTIES ENVIRONMENT "${environment}"
         PASS_REGULAR_EXPRESSION
-        "hip:fused is left out of [^\n]*--nondeterministic[^\n]*: every kernel declined.*(cudnn:sdpa is left out of [^\n]*--backward --nondeterministic[^\n]*: by its speed|--backward --nondeterministic[^\n]*\n   [^\n]* cudnn:sdpa )")
+        "hip:tiles is left out of [^\n]*--nondeterministic[^\n]*: every kernel declined.*(cudnn:sdpa is left out of [^\n]*--backward --nondeterministic[^\n]*: by its speed|--backward --nondeterministic[^\n]*\n   [^\n]* cudnn:sdpa )")
 endif()
