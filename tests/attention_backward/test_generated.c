@@ -386,6 +386,30 @@ TEST(attention_backward, many_queries) {
     check_every_kernel(test_seed() + 5, CASES / 8, &(attention_wish){.large = 1});
 }
 
+static rope_status plan_status(const char *kernel, float soft_cap) {
+    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    rope_plan *plan = NULL;
+    desc.rope.dtype = ROPE_BF16;
+    desc.rope.head_dim = 128;
+    desc.rope.kernel = kernel;
+    desc.soft_cap = soft_cap;
+    device_choose(&desc.rope);
+    const rope_status status = rope_attention_backward_plan_create(&desc, &plan);
+    rope_plan_destroy(plan);
+    return status;
+}
+
+TEST(attention_backward, caps_by_every_kernel) {
+    const char *kernel;
+    backward_required();
+    device_not_provided("it has no caps");
+    for (int k = 0; (kernel = device_kernel_of("attention_backward", k)); k++) {
+        const rope_status status = plan_status(kernel, 0);
+        test_describe(kernel);
+        CHECK_STATUS(status, plan_status(kernel, 30));
+    }
+}
+
 /* What cuDNN has, of which it takes most. */
 TEST(attention_backward, provided) {
     static const attention_wish wish = {.tame = 1, .in_range = 1, .provided = 1};

@@ -34,7 +34,7 @@ GPU_FN sm90_backward_block sm90_backward_block_of(char *memory,
             (uint32_t)__cvta_generic_to_shared(memory) + SM90_BACKWARD_HEADER, 0, 0};
 }
 
-template <int DTYPE, int DIM, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL, int CAP>
 __global__ void __launch_bounds__(SM90_THREADS, 1)
     gpu_backward_sm90_rows(const __grid_constant__ CUtensorMap q,
                            const __grid_constant__ CUtensorMap k,
@@ -61,11 +61,11 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
     } else {
         sm90_registers_more<SM90_MANY>();
         gpu_wait_for_last();
-        sm90_rows_consume<DTYPE, DIM, CAREFUL>(b, maps, __shfl_sync(~0u, group, 0) - 1);
+        sm90_rows_consume<DTYPE, DIM, CAREFUL, CAP>(b, maps, __shfl_sync(~0u, group, 0) - 1);
     }
 }
 
-template <int DTYPE, int DIM, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL, int CAP>
 __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_keys(
     const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
     const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap dout,
@@ -91,20 +91,22 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_keys(
     } else {
         sm90_registers_more<SM90_MANY>();
         gpu_wait_for_last();
-        sm90_keys_consume<DTYPE, DIM, CAREFUL>(b, maps, __shfl_sync(~0u, group, 0) - 1);
+        sm90_keys_consume<DTYPE, DIM, CAREFUL, CAP>(b, maps, __shfl_sync(~0u, group, 0) - 1);
         sm90_cluster_barrier();
     }
 }
 
-#define SM90_PAIR(kernel, dtype, dim)                                                              \
-    { GPU_KERNEL(kernel<dtype, dim, 0>), GPU_KERNEL(kernel<dtype, dim, 1>) }
-#define SM90_KERNELS(kernel)                                                                       \
+#define SM90_PAIR(kernel, dtype, dim, cap)                                                         \
+    { GPU_KERNEL(kernel<dtype, dim, 0, cap>), GPU_KERNEL(kernel<dtype, dim, 1, cap>) }
+#define SM90_OF_CAP(kernel, cap)                                                                   \
     {                                                                                              \
-        {SM90_PAIR(kernel, ROPE_F16, 64), SM90_PAIR(kernel, ROPE_BF16, 64)}, {                     \
-            SM90_PAIR(kernel, ROPE_F16, 128), SM90_PAIR(kernel, ROPE_BF16, 128)                    \
+        {SM90_PAIR(kernel, ROPE_F16, 64, cap), SM90_PAIR(kernel, ROPE_BF16, 64, cap)}, {           \
+            SM90_PAIR(kernel, ROPE_F16, 128, cap), SM90_PAIR(kernel, ROPE_BF16, 128, cap)          \
         }                                                                                          \
     }
+#define SM90_KERNELS(kernel)                                                                       \
+    { SM90_OF_CAP(kernel, 0), SM90_OF_CAP(kernel, 1) }
 
 const void *const gpu_backward_sm90_prepare_kernel = GPU_KERNEL(gpu_backward_sm90_prepare);
-const void *const gpu_backward_sm90_rows_kernels[2][2][2] = SM90_KERNELS(gpu_backward_sm90_rows);
-const void *const gpu_backward_sm90_keys_kernels[2][2][2] = SM90_KERNELS(gpu_backward_sm90_keys);
+const void *const gpu_backward_sm90_rows_kernels[2][2][2][2] = SM90_KERNELS(gpu_backward_sm90_rows);
+const void *const gpu_backward_sm90_keys_kernels[2][2][2][2] = SM90_KERNELS(gpu_backward_sm90_keys);

@@ -83,7 +83,7 @@ typedef struct sm90_backward_schedule {
     sm90_backward_sequence *sequences; /* of the call */
     int32_t stats_step;                /* numbers between two rows of stats */
     sm90_mask mask;
-    float unit;  /* what makes scores logits of base 2 */
+    float unit;  /* what makes scores, or tanh of capped ones, logits of base 2 */
     float scale; /* of scores */
     const float *lse;
     int64_t lse_stride[3];
@@ -92,6 +92,7 @@ typedef struct sm90_backward_schedule {
     sm90_gradient dq, dk, dv;
     sm90_backward_turns turns[2]; /* of rows, of keys */
     uint32_t *counters;           /* all that launches count by */
+    float to_cap;                 /* what makes scores what tanh is taken of */
 } sm90_backward_schedule;
 
 /* Takes (rope_attention_problem, rope_attention_call, sm90_backward_schedule): fills what depends
@@ -103,9 +104,10 @@ enum { SM90_PREPARE_THREADS = 128 };
 /* Kernels of heads of up to 64 and to 128 elements, of f16 and of bf16, that take (CUtensorMap,
  * ..., sm90_backward_schedule), with SM90_BACKWARD_SHARED bytes of dynamic shared memory and
  * SM90_THREADS threads: rows: q, k, v, dout, out, dq; writes dq and stats keys: q, k, v, dout,
- * stats, dk, dv [0]: all tiles; [1]: those of the list, of finite numbers. */
-extern const void *const gpu_backward_sm90_rows_kernels[2][2][2];
-extern const void *const gpu_backward_sm90_keys_kernels[2][2][2];
+ * stats, dk, dv [0]: all tiles; [1]: those of the list, of finite numbers. The first index tells
+ * those of capped scores. */
+extern const void *const gpu_backward_sm90_rows_kernels[2][2][2][2];
+extern const void *const gpu_backward_sm90_keys_kernels[2][2][2][2];
 
 #ifdef __cplusplus
 }

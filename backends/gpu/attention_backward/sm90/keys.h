@@ -148,6 +148,26 @@ GPU_FN void sm90_weights(float (&s)[32], uint32_t stats, float unit, int part, u
         weights[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);
 }
 
+/* From scores to weights of capped ones, none of them hidden, and to these times slopes. */
+template <int DTYPE>
+GPU_FN void sm90_capped_weights(const sm90_backward_schedule &schedule, float (&s)[32],
+                                uint32_t stats, uint32_t (&weights)[16]) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
+        float slope[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[4 * j + i] = sm90_capped_weight(schedule, s[4 * j + i],
+                                              __uint_as_float(i & 1 ? two.y : two.x), slope[i]);
+        weights[2 * j] = sm90_join<DTYPE>(s[4 * j], s[4 * j + 1]);
+        weights[2 * j + 1] = sm90_join<DTYPE>(s[4 * j + 2], s[4 * j + 3]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[4 * j + i] *= slope[i];
+    }
+}
+
 /* From weights and their gradients to gradients of scores. */
 template <int DTYPE>
 GPU_FN void sm90_score_gradients(const float (&s)[32], float (&dp)[32], uint32_t stats, int part,
@@ -168,7 +188,7 @@ GPU_FN void sm90_score_gradients(const float (&s)[32], float (&dp)[32], uint32_t
 
 /* Adds a box of rows to dk and dv: the exponentials run beside the product of values and dout, and
  * what follows beside the sums of dv. */
-template <int DTYPE, int DIM, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile &t,
                           sm90_keys_place &at, float (&dk)[DIM / 2], float (&dv)[DIM / 2]) {
     float s[32], dp[32];
@@ -191,9 +211,16 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_settle(s);
     sm90_settle(dk);
     sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
-    if (part)
+    if (part && !CAP)
         seen = sm90_rows_seen(*b.schedule, t, at);
-    sm90_weights<DTYPE>(s, stats, b.schedule->unit, part, seen, weights);
+    if (CAP)
+        sm90_capped_weights<DTYPE>(*b.schedule, s, stats, weights);
+    else
+        sm90_weights<DTYPE>(s, stats, b.schedule->unit, part, seen, weights);
+    if (part && CAP) { /* later, as registers are few */
+        seen = sm90_rows_seen(*b.schedule, t, at);
+        sm90_hide_weights(weights, seen);
+    }
     sm90_products_begin();
     sm90_box_add<DTYPE>(dv, weights, sm90_box_values(dout), adds);
     sm90_products_end();
@@ -285,7 +312,7 @@ GPU_FN void sm90_end_keys(const sm90_backward_block &b, const sm90_keys_maps &ma
     }
 }
 
-template <int DTYPE, int DIM, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps &maps,
                               int consumer) {
     sm90_keys_place at = {};
@@ -298,7 +325,7 @@ GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps
         sm90_begin_keys<CAREFUL>(b, n, consumer, at);
 #pragma unroll 1
         for (; at.box < at.end; at.box += at.stride) {
-            sm90_keys_add<DTYPE, DIM, CAREFUL>(b, t, at, dk, dv);
+            sm90_keys_add<DTYPE, DIM, CAREFUL, CAP>(b, t, at, dk, dv);
             at.last = at.stage.n;
             sm90_next_stage(at.stage);
         }

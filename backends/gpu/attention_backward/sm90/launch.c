@@ -15,16 +15,18 @@ int gpu_backward_sm90_takes(const rope_attention_problem *p, int32_t device) {
     const int may_fail = (p->rotates[0] || p->rotates[1]) &&
                          p->rope.angle_mode == ROPE_ANGLE_TABLE &&
                          p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    rope_attention_problem uncapped = *p; /* caps are looked at here */
+    uncapped.soft_cap = 0;
     return p->head_dim <= 128 && p->v_head_dim <= 128 && !may_fail &&
-           gpu_sm90_kernel(p, device) != NULL;
+           gpu_sm90_kernel(&uncapped, device) != NULL;
 }
 
 /* Kernels of rows or of keys: all tiles, those of the list. */
 static const void *const *kernels_of(const rope_attention_problem *p, int of_keys) {
     const int is_wide = p->head_dim > 64 || p->v_head_dim > 64,
-              is_bf16 = p->rope.dtype == ROPE_BF16;
-    return of_keys ? gpu_backward_sm90_keys_kernels[is_wide][is_bf16]
-                   : gpu_backward_sm90_rows_kernels[is_wide][is_bf16];
+              is_bf16 = p->rope.dtype == ROPE_BF16, caps = p->soft_cap > 0;
+    return of_keys ? gpu_backward_sm90_keys_kernels[caps][is_wide][is_bf16]
+                   : gpu_backward_sm90_rows_kernels[caps][is_wide][is_bf16];
 }
 
 gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
@@ -150,17 +152,19 @@ static sm90_gradient gradient_of(const sm90_view *v) {
 
 static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const sm90_view *views) {
     const rope_attention_backward_call *c = l->call;
+    const float scale = l->problem->scale, cap = l->problem->soft_cap;
     sm90_backward_schedule s = {.sequences = l->sequences,
                                 .mask = sm90_mask_of(l->problem),
-                                .unit = 1.44269504f * l->problem->scale,
-                                .scale = l->problem->scale,
+                                .unit = 1.44269504f * (cap > 0 ? cap : scale),
+                                .scale = scale,
                                 .counters = l->counters,
                                 .lse = c->forward.lse,
                                 .stats = l->stats,
                                 .delta = l->delta,
                                 .dq = gradient_of(&views[DQ]),
                                 .dk = gradient_of(&views[DK]),
-                                .dv = gradient_of(&views[DV])};
+                                .dv = gradient_of(&views[DV]),
+                                .to_cap = cap > 0 ? scale / cap : 0};
     const int packed[2] = {c->forward.rope.position.cu_seqlens != NULL,
                            c->forward.k_position.cu_seqlens != NULL};
     (void)count_tiles(c, &s, l->multiprocessors); /* as gpu_backward_sm90_fits() has seen */

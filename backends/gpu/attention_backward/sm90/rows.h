@@ -255,7 +255,7 @@ template <int DIM> GPU_FN uint32_t sm90_keys_seen(const sm90_rows_place<DIM> &at
 }
 
 /* Adds a box of keys to dq: the exponentials run beside the product of dout and values. */
-template <int DTYPE, int DIM, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at,
                           float (&dq)[DIM / 2]) {
     float s[32], dp[32];
@@ -279,8 +279,13 @@ GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at
     sm90_settle(dq);
     sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
 #pragma unroll
-    for (int i = 0; i < 32; i++)
-        s[i] = sm90_exp2(fmaf(s[i], unit, at.lse[i >> 1 & 1]));
+    for (int i = 0; i < 32; i++) {
+        float slope = 1.0f;
+        s[i] = CAP ? sm90_capped_weight(*b.schedule, s[i], at.lse[i >> 1 & 1], slope)
+                   : sm90_exp2(fmaf(s[i], unit, at.lse[i >> 1 & 1]));
+        if (CAP)
+            s[i] *= slope;
+    }
     sm90_products_wait<0>();
     sm90_settle(dp);
 #pragma unroll
@@ -318,7 +323,7 @@ GPU_FN void sm90_end_rows(const sm90_backward_block &b, const sm90_rows_maps &ma
         {{t.head, t.of.q_first + first, t.of.q_row}, s.pack, (t.of.q_count - first) << s.pack});
 }
 
-template <int DTYPE, int DIM, int CAREFUL>
+template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps &maps,
                               int consumer) {
     const int thread = (int)threadIdx.x & 127,
@@ -334,7 +339,7 @@ GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps
         sm90_begin_rows<DIM, CAREFUL>(b, t, consumer, row, at);
 #pragma unroll 1
         for (; at.box >= at.end; at.box--) {
-            sm90_rows_add<DTYPE, DIM, CAREFUL>(b, at, dq);
+            sm90_rows_add<DTYPE, DIM, CAREFUL, CAP>(b, at, dq);
             at.last = at.stage.n;
             sm90_next_stage(at.stage);
         }

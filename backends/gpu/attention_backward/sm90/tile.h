@@ -2,6 +2,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_TILE_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_TILE_H
 
+#include "backends/gpu/attention/products.h"
 #include "backends/gpu/attention_backward/sm90/kernels.h"
 #include "backends/gpu/attention_backward/sm90/wgmma.h"
 
@@ -154,6 +155,16 @@ GPU_FN int sm90_rows_tile(const sm90_backward_schedule &s, int n, sm90_backward_
     return 1;
 }
 
+/* --- weights --- */
+
+/* The weight of a score with a cap, and by what the cap multiplies a gradient. */
+GPU_FN float sm90_capped_weight(const sm90_backward_schedule &s, float score, float minus_lse,
+                                float &slope) {
+    const float tanh = gpu_tanh(score * s.to_cap);
+    slope = fmaf(-tanh, tanh, 1.0f);
+    return sm90_exp2(fmaf(tanh, s.unit, minus_lse));
+}
+
 /* --- masks --- */
 
 /* Bits of columns below `column` of those that a thread has of a row: 8 n, 8 n + 1 for n below 8.
@@ -179,6 +190,15 @@ GPU_FN void sm90_hide(float (&x)[32], uint32_t seen) {
     for (int i = 0; i < 32; i++)
         if (!(seen >> ((i >> 1 & 1) * 16 + (i >> 2) * 2 + (i & 1)) & 1))
             x[i] = 0.0f;
+}
+
+/* Weights, two by two, that are not seen are 0. */
+GPU_FN void sm90_hide_weights(uint32_t (&x)[16], uint32_t seen) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const uint32_t two = seen >> ((i & 1) * 16 + (i >> 1) * 2);
+        x[i] &= (two & 1 ? 0xffffu : 0) | (two & 2 ? 0xffff0000u : 0);
+    }
 }
 
 /* --- what is not finite, and its products with weights of 0 --- */
