@@ -98,28 +98,26 @@ class Local:
         )
         return is_last and self.layout.chunk % _PAGES.get(device, 1) == 0
 
-    def of_pages(self, x: Inputs, batch: int, pieces: slice) -> tuple[Tensor, Tensor]:
-        """Out and lse of some of this rank's pieces, [batch * pieces, chunk, heads, head_dim]. Keys
-        and values are all chunks, [ranks * batch * pieces, chunk, heads, head_dim]."""
+    def of_pages(self, x: Inputs, batch: int) -> tuple[Tensor, Tensor]:
+        """Out and lse of this rank's pieces, [batch * pieces, chunk, heads, head_dim]. Keys and
+        values are all chunks, [ranks * batch * pieces, chunk, heads, head_dim]."""
         q, k, v, sinks = x
         call = Arguments(q, None, None, self.text, k_cache=k, v_cache=v, sinks=sinks)
-        key = batch, str(q.device), pieces.start, self.settings.causal
+        key = batch, str(q.device), self.settings.causal
         call.block_table, call.q_lengths, call.k_lengths = self.layout._keep(
-            key, lambda: self._rows(batch, pieces, q.device)
+            key, lambda: self._rows(batch, q.device)
         )
         return _forward(*FULL.values(call))  # type: ignore[no-any-return]
 
-    def _rows(
-        self, batch: int, pieces: slice, device: torch.device
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The block table of these pieces of each batch row, their queries, None where all are as
-        many, and the keys that they see."""
-        layout, own = self.layout, self.layout.pieces()
-        n, some, is_causal = len(own), own[pieces], self.settings.causal
-        tables = [[(r * batch + b) * n + i for r, i, _ in layout.chunks] for b in range(batch)]
-        queries = [len(piece) for piece in some] * batch
-        keys = [piece.stop if is_causal else layout.tokens for piece in some] * batch
-        rows = [table for table in tables for _ in some]
+    def _rows(self, batch: int, device: torch.device) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The block table of each batch row's pieces, their queries, None where all are as many,
+        and the keys that they see."""
+        layout, pieces, is_causal = self.layout, self.layout.pieces(), self.settings.causal
+        n, chunks = len(pieces), layout.chunks
+        tables = [[(r * batch + b) * n + i for r, i, _ in chunks] for b in range(batch)]
+        rows = [table for table in tables for _ in pieces]
+        queries = [len(piece) for piece in pieces] * batch
+        keys = [piece.stop if is_causal else layout.tokens for piece in pieces] * batch
         table, q, k = (
             torch.tensor(x, dtype=torch.int32, device=device) for x in (rows, queries, keys)
         )

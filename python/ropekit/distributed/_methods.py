@@ -22,9 +22,9 @@ from ropekit.distributed._local import Inputs, Local, Results
 GROUPS = 8
 # Bytes that arrive while a group more costs its calls, of which a GPU's wait for the host.
 _CALLS = {"cuda": 1 << 24}
-# Pairs of a query head's token and a key from which a call for each piece is faster than one for
-# all, at whose end the tiles of the longest piece are alone.
-_ALONE = {"cpu": 1 << 12, "cuda": 1 << 30}
+# Pairs of a query head's token and a key from which a copy of the keys in order, and a call for
+# each piece, take less time than one call that reads chunks as pages.
+_LONG = {"cpu": 1 << 12, "cuda": 1 << 30}
 
 Forward = tuple[Tensor, Tensor, Sequence[Tensor]]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -123,24 +123,21 @@ class AllGather:
         self.keys = range(local.layout.tokens)
 
     def forward(self, x: Inputs) -> Forward:
-        attend = self._by_pages if self.local.takes_pages(x.q.device.type) else self._by_pieces
-        found = [attend(x.part(heads=heads), blocks) for heads, blocks in self._gathered(x)]
+        found = [self._attend(x.part(heads=heads), blocks) for heads, blocks in self._gathered(x)]
         out, lse = (_cat(parts, 2) for parts in zip(*found, strict=True))
         return out, lse, ()
 
-    def _by_pages(self, x: Inputs, blocks: Tensor) -> tuple[Tensor, ...]:
-        """Keys are read where they arrived, each chunk a page."""
-        layout, batch = self.layout, x.q.shape[0]
-        k, v = blocks.flatten(0, 2).split((x.q.shape[-1], x.v.shape[-1]), -1)
-        q = layout.even(x.q)
-        pairs = batch * x.q.shape[1] * x.q.shape[2] * layout.tokens / 2
-        size = 1 if pairs >= _ALONE.get(q.device.type, 0) else q.shape[1]
-        found = []
-        for cut in (slice(i, i + size) for i in range(0, q.shape[1], size)):
-            part = Inputs(q[:, cut].flatten(0, 1), k, v, x.sinks)
-            each = self.local.of_pages(part, batch, cut)
-            found.append([x.unflatten(0, (batch, -1)) for x in each])
-        return tuple(layout.uneven(_cat(parts, 1)) for parts in zip(*found, strict=True))
+    def _attend(self, x: Inputs, blocks: Tensor) -> tuple[Tensor, ...]:
+        batch, tokens, heads, dim = x.q.shape
+        device, layout = x.q.device.type, self.layout
+        pairs = batch * tokens * heads * layout.tokens / 2
+        if pairs >= _LONG.get(device, 0) or not self.local.takes_pages(device):
+            return self._by_pieces(x, blocks)
+        # One call of all pieces. Keys are read where they arrived, each chunk a page.
+        k, v = blocks.flatten(0, 2).split((dim, x.v.shape[-1]), -1)
+        q = layout.even(x.q).flatten(0, 1)
+        found = self.local.of_pages(Inputs(q, k, v, x.sinks), batch)
+        return tuple(layout.uneven(each.unflatten(0, (batch, -1))) for each in found)
 
     def _by_pieces(self, x: Inputs, blocks: Tensor) -> tuple[Tensor, ...]:
         if not self.layout.count():
