@@ -35,6 +35,16 @@ typedef struct cpu_norm_heads {
     const rope_norm_values *values; /* of the token, or NULL: each head has its own */
 } cpu_norm_heads;
 
+/* Elements of 16 bits of every code of 8. */
+typedef struct cpu_code_table {
+    uint8_t low[256], high[256]; /* their bytes */
+    int negative;                /* CPU_CODES_ */
+} cpu_code_table;
+
+/* Whether a code with the highest bit is the negative of another, and of which: of what its other
+ * bits are, or of what it is as a complement of two, but for -128. */
+enum { CPU_CODES_ANY, CPU_CODES_BY_SIGN, CPU_CODES_BY_COMPLEMENT };
+
 typedef struct cpu_append_kernel {
     cpu_isa needs;
     const cpu_kernel *rope;
@@ -48,9 +58,11 @@ typedef struct cpu_append_kernel {
     void (*store)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
     /* From store_dtype: of 8 bits by x * scale. */
     void (*load)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
-    /* y = table[x] of codes x, whose low bytes and then high bytes the table has; for processors
-     * that cpu_has_vbmi. NULL: load is as fast. */
-    void (*look_up)(const uint8_t table[512], const char *x, char *y, int64_t n);
+    /* The same from a table, of codes at -> n of some rows, to rows that are `step` bytes apart;
+     * for processors that cpu_has_vbmi. Returns whether some element has the two highest bits of
+     * its exponent. NULL: load is as fast. */
+    int (*look_up)(const cpu_code_table *table, const char *const *rows, int count, int64_t at,
+                   int n, char *to, int64_t step);
     /* The largest rope_finite_magnitude. */
     uint32_t (*largest)(int dtype, const char *x, int64_t n);
 } cpu_append_kernel;
@@ -62,7 +74,8 @@ extern const cpu_append_kernel cpu_append_avx512_bf16;
 extern const cpu_append_kernel cpu_append_neon;
 
 /* The look_up of AVX-512. */
-void cpu_look_up_vbmi(const uint8_t table[512], const char *x, char *y, int64_t n);
+int cpu_look_up_vbmi(const cpu_code_table *table, const char *const *rows, int count, int64_t at,
+                     int n, char *to, int64_t step);
 
 /* Bytes of an element of a tensor or a cache. */
 CPU_INLINE int cpu_store_size(int dtype) {

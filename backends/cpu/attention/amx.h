@@ -58,13 +58,13 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
 }
 
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, prefetch_lines *prefetch, float *spare, float *c) {
+                                 int chunks, prefetch_rows *prefetch, float *spare, float *c) {
     (void)prefetch, (void)spare;
     multiply_tile(keys, bytes, 64, q, rows, 64 * (int64_t)rows, chunks, c, 16);
 }
 
 static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
-                                   int64_t panel_bytes, int chunks, prefetch_lines *prefetch,
+                                   int64_t panel_bytes, int chunks, prefetch_rows *prefetch,
                                    float *c) {
     (void)prefetch;
     for (int n = 0; n < 4; n++)
@@ -132,7 +132,8 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
 
 /* 64 keys by some rows of q. */
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, prefetch_lines *prefetch, float *spare, float *c) {
+                                 int chunks, prefetch_rows *prefetch, float *spare, float *c) {
+    prefetch_rows lines = *prefetch;
     (void)spare;
     MEMORY_BARRIER();
     _tile_zero(0);
@@ -143,17 +144,18 @@ static inline void multiply_keys(const char *keys, int64_t bytes, const char *q,
         _tile_loadd(4, q, 4 * rows);
         _tile_loadd(5, keys, bytes);
         _tile_loadd(6, keys + 16 * bytes, bytes);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
         _tile_dpbf16ps(0, 5, 4);
         _tile_dpbf16ps(1, 6, 4);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
         _tile_loadd(5, keys + 32 * bytes, bytes);
         _tile_loadd(6, keys + 48 * bytes, bytes);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
         _tile_dpbf16ps(2, 5, 4);
         _tile_dpbf16ps(3, 6, 4);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
     }
+    *prefetch = lines;
     _tile_stored(0, c, 64);
     _tile_stored(1, c + 16 * 16, 64);
     _tile_stored(2, c + 32 * 16, 64);
@@ -163,8 +165,9 @@ static inline void multiply_keys(const char *keys, int64_t bytes, const char *q,
 
 /* Some rows of weights by 64 elements of values, of two panels. */
 static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
-                                   int64_t panel_bytes, int chunks, prefetch_lines *prefetch,
+                                   int64_t panel_bytes, int chunks, prefetch_rows *prefetch,
                                    float *c) {
+    prefetch_rows lines = *prefetch;
     (void)rows;
     MEMORY_BARRIER();
     _tile_zero(0);
@@ -175,17 +178,18 @@ static inline void multiply_values(int rows, const char *a, int64_t a_bytes, con
         _tile_loadd(4, a, a_bytes);
         _tile_loadd(5, panel, 64);
         _tile_loadd(6, panel + 1024, 64);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
         _tile_dpbf16ps(0, 4, 5);
         _tile_dpbf16ps(1, 4, 6);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
         _tile_loadd(5, panel + panel_bytes, 64);
         _tile_loadd(6, panel + panel_bytes + 1024, 64);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
         _tile_dpbf16ps(2, 4, 5);
         _tile_dpbf16ps(3, 4, 6);
-        prefetch_next(prefetch, LINES);
+        prefetch_lines(&lines, LINES);
     }
+    *prefetch = lines;
     _tile_stored(0, c, 256);
     _tile_stored(1, c + 16, 256);
     _tile_stored(2, c + 32, 256);

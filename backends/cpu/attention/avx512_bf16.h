@@ -103,15 +103,16 @@ CPU_INLINE __m512 add_words(int width, __m512 sum, const char *keys, int64_t byt
 
 /* A vector has `width` rows of q of each of its keys. */
 CPU_INLINE void multiply_wide(int width, const char *keys, int64_t bytes, const __m512i *q,
-                              int chunks, prefetch_lines *prefetch, float *c) {
+                              int chunks, prefetch_rows *prefetch, float *c) {
     enum { VECTORS = 4 };
     const int each = 16 / width;
+    prefetch_rows lines = *prefetch;
     for (int first = 0; first < 64; first += VECTORS * each) {
         __m512 sum[VECTORS];
         for (int i = 0; i < VECTORS; i++)
             sum[i] = _mm512_setzero_ps();
         for (int k = 0; k < chunks; k++) {
-            prefetch_next(prefetch, LINES * VECTORS * each / 16);
+            prefetch_lines(&lines, LINES * VECTORS * each / 16);
             for (int n = 0; n < PAIRS; n += 4) {
                 const char *at = keys + first * bytes + k * 64 + n * 4;
                 const __m512i *pair = q + k * PAIRS + n;
@@ -123,11 +124,12 @@ CPU_INLINE void multiply_wide(int width, const char *keys, int64_t bytes, const 
         for (int i = 0; i < VECTORS; i++)
             store_scores(width, sum[i], c + (first + i * each) * 16);
     }
+    *prefetch = lines;
 }
 
 /* 64 keys by some rows of q. */
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, prefetch_lines *prefetch, float *spare, float *c) {
+                                 int chunks, prefetch_rows *prefetch, float *spare, float *c) {
     const __mmask16 there = (__mmask16)((1u << rows) - 1);
     const int width = rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
     __m512i *pairs = (__m512i *)(void *)spare;
@@ -143,7 +145,7 @@ static inline void multiply_keys(const char *keys, int64_t bytes, const char *q,
 
 /* Some rows of weights by 64 elements of values, of two panels. */
 static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
-                                   int64_t panel_bytes, int chunks, prefetch_lines *prefetch,
+                                   int64_t panel_bytes, int chunks, prefetch_rows *prefetch,
                                    float *c) {
     const char *const panels[4] = {panel, panel + 1024, panel + panel_bytes,
                                    panel + panel_bytes + 1024};
@@ -152,7 +154,7 @@ static inline void multiply_values(int rows, const char *a, int64_t a_bytes, con
         multiply_some(VALUE_ROWS, 4, a + r * a_bytes, a_bytes, panels, chunks, c + r * 64, 64);
     for (; r < rows; r++)
         multiply_some(1, 4, a + r * a_bytes, a_bytes, panels, chunks, c + r * 64, 64);
-    prefetch_next(prefetch, 4 * LINES * chunks);
+    prefetch_lines(prefetch, 4 * LINES * chunks);
 }
 
 #define MATRIX_BEGIN() (void)0

@@ -216,6 +216,22 @@ static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d
     }
 }
 
+/* pack_values of PANEL elements that rows have or have in codes. */
+static CPU_NOINLINE void pack_few(const cpu_attention_block *b, const char *const *rows, int head,
+                                  int d) {
+    const int size = cpu_dtype_size(b->dtype);
+    const char *elements[KEYS];
+    for (int k = b->from; k < b->to; k++) {
+        elements[k] = rows[k] + head * b->step[1] + d * size;
+        if (b->codes[1].append) {
+            cpu_attention_decode(b, (cpu_attention_coded){1, head, d, PANEL}, rows + k, 1, b->stage,
+                                 0);
+            elements[k] = b->stage;
+        }
+        pack_values(b->dtype, elements, k, k + 1, 0, PANEL, b->spare);
+    }
+}
+
 static void join_few(const cpu_attention_block *b, int first, int count, const char *const *rows) {
     for (int r = 0; r < b->rows; r++) {
         const group_range g = range_of(b, r, 1);
@@ -231,9 +247,7 @@ static void join_few(const cpu_attention_block *b, int first, int count, const c
                 join_sums(1, sum, b->rescale + r, b->o + r * b->o_stride + first + d, 0);
                 continue;
             }
-            pack_values(b->dtype, rows, b->from, b->to,
-                        r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(b->dtype), PANEL,
-                        b->spare);
+            pack_few(b, rows, r / b->of_head, d);
             add_seen_values(b, r, 1, g, b->spare, first + d);
         }
     }
@@ -274,8 +288,9 @@ static void block_values(const cpu_attention_block *b, int first, int count, con
 
 #define ATTENTION_KERNEL(isa, append_kernel)                                                       \
     {                                                                                              \
-        .needs = (isa), .append = &(append_kernel), .panel = PANEL, .scores = block_scores,        \
-        .weights = block_weights, .values = block_values, .join = block_join, .scale = block_scale \
+        .needs = (isa), .append = &(append_kernel), .panel = PANEL, .few = FEW,                    \
+        .scores = block_scores, .weights = block_weights, .values = block_values,                  \
+        .join = block_join, .scale = block_scale                                                   \
     }
 
 #endif

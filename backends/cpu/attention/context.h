@@ -32,6 +32,7 @@ typedef struct attention_context {
     int64_t most_rows; /* of a sequence and a head of k */
     int64_t most_keys; /* of a sequence */
     int split;         /* a task is a split of a tile */
+    int coded[2];      /* K and V reach the kernel in codes of 8 bits */
     int64_t next;      /* task that no thread has taken */
 } attention_context;
 
@@ -52,11 +53,12 @@ typedef struct attention_source {
     int64_t token, element;         /* strides in bytes; without a cache */
     int64_t head;                   /* bytes from a head to the next */
     int staged;                     /* elements do not lie side by side, or are of another type */
+    int coded, size;                /* rows have codes; bytes of what they have */
     /* What is staged next, or NULL, of a cache: while a key is staged, that of so many later is
      * prefetched from there, before `end`. */
     const struct attention_source *next;
     int64_t later, end;
-    const uint8_t *table; /* cpu_append_kernel.look_up's, or NULL */
+    const cpu_code_table *table; /* cpu_append_kernel.look_up's, or NULL */
 } attention_source;
 
 /* All of a context but its kernel, its workspace and what a task is. */
@@ -98,9 +100,13 @@ attention_source attention_source_of(const attention_context *ctx, const rope_at
 int64_t cpu_attention_run(const rope_attention_problem *problem, int64_t key, int64_t slot,
                           int64_t count);
 
-/* Makes the table of a head, where its elements are looked up faster than they are converted. */
-void attention_source_look_up(const attention_context *ctx, attention_source *from, int64_t head,
-                              uint8_t table[512]);
+/* Makes the table of a head, where its elements are looked up faster than they are converted:
+ * returns whether. */
+int attention_code_table(const attention_context *ctx, const attention_source *from, int64_t head,
+                         cpu_code_table *table);
+
+/* Whether K (which 0) or V of a call's cache can reach its kernel in codes. */
+int attention_takes_codes(const attention_context *ctx, int which);
 
 /* Elements first..first + n - 1 of keys key..key + count - 1 of a head. */
 typedef struct attention_part {
@@ -113,6 +119,9 @@ typedef struct attention_part {
 void cpu_attention_rows(const attention_context *ctx, const attention_source *from,
                         const rope_attention_sequence *s, attention_part part, char *stage,
                         const char **rows);
+
+/* Most heads of a tile that reads codes. */
+enum { ATTENTION_TABLES = 8 };
 
 /* Some tokens of a row, whose first has an index among its sequence's keys. */
 typedef struct attention_tokens {

@@ -89,6 +89,7 @@ void attention_context_fill(attention_context *ctx, const rope_attention_problem
     ctx->rows = attention_tile_rows(p);
     ctx->sequences = rope_attention_sequences(call);
     ctx->most_rows = ctx->most_keys = 0;
+    ctx->coded[0] = ctx->coded[1] = 0;
     for (int64_t n = 0; n < ctx->sequences; n++) {
         const rope_attention_sequence s = rope_attention_sequence_of(p, call, n);
         const int64_t rows = s.q_count * ctx->group, keys = rope_attention_kept(p, s.k_count);
@@ -102,7 +103,7 @@ static int heads_together(const attention_context *ctx) {
     const rope_attention_sequence s = rope_attention_sequence_of(ctx->problem, ctx->call, 0);
     for (int which = 0; which < 2; which++) {
         const attention_source from = attention_source_of(ctx, &s, 0, which);
-        const int64_t token = from.operand ? from.operand->cache_stride[1] * ctx->size : from.token;
+        const int64_t token = from.operand ? from.operand->cache_stride[1] * from.size : from.token;
         if (from.staged || from.head > token)
             return 0;
     }
@@ -115,13 +116,17 @@ static void choose_tasks(attention_context *ctx, int parts) {
                   tiles = ctx->sequences * ((ctx->most_rows + ctx->rows - 1) / ctx->rows),
                   splits = (ctx->most_keys - 1) / CPU_ATTENTION_SPLIT + 1;
     ctx->heads = 1;
+    for (int which = 0; which < 2; which++)
+        ctx->coded[which] = attention_takes_codes(ctx, which);
     ctx->split = ctx->workspace.totals && !ctx->kernel->attend && parts > 1 && splits > 1 &&
                  tiles * heads < enough;
-    if (ctx->kernel->attend || ctx->most_rows > CPU_ATTENTION_FEW || !ctx->most_rows ||
+    if (ctx->kernel->attend || ctx->most_rows > ctx->kernel->few || !ctx->most_rows ||
         !heads_together(ctx))
         return;
     ctx->heads = (ctx->rows < CPU_ATTENTION_PAD ? ctx->rows : CPU_ATTENTION_PAD) / ctx->most_rows;
     ctx->heads = ctx->heads < heads ? ctx->heads : heads;
+    if ((ctx->coded[0] || ctx->coded[1]) && ctx->heads > ATTENTION_TABLES)
+        ctx->heads = ATTENTION_TABLES;
     ctx->split = ctx->workspace.totals && parts > 1 && splits > 1;
     const int64_t of_head = tiles * (ctx->split ? splits : 1);
     while (ctx->heads > 1 && parts > 1 && of_head * ((heads - 1) / ctx->heads + 1) < enough)

@@ -6,11 +6,15 @@
 #ifndef ROPEKIT_CPU_ATTENTION_FEW_ROWS_H
 #define ROPEKIT_CPU_ATTENTION_FEW_ROWS_H
 
+#include "backends/cpu/attention/prefetch.h"
 #include "backends/cpu/attention/row_groups.h"
 #include "backends/cpu/attention/weights.h"
 
+/* Most rows of a head for which nothing is packed. */
+enum { FEW = SIMD_LANES == 16 ? 16 : 8 };
+
 CPU_INLINE int has_few(const cpu_attention_block *b) {
-    return b->of_head <= CPU_ATTENTION_FEW;
+    return b->of_head <= FEW;
 }
 
 /* --- prefetches --- */
@@ -18,42 +22,28 @@ CPU_INLINE int has_few(const cpu_attention_block *b) {
 /* Keys whose values are read together. */
 enum { FEW_KEYS = 32 };
 
-/* Rows to prefetch, of all heads of some keys in the order of memory. */
-typedef struct prefetch_rows {
-    const char *const *row, *const *end;
-    int64_t bytes;           /* of a row */
-    const char *line, *past; /* of the row before `row` */
-} prefetch_rows;
-
 /* Of `count` keys from i on of a list of `all` keys of K (which 0) or V, or where they lie beyond
  * it of the list that is read next. */
 CPU_INLINE prefetch_rows rows_from(const cpu_attention_block *b, const char *const *rows, int i,
                                    int count, int all, int which) {
-    const int heads = b->rows / b->of_head, dim = which ? b->v_head_dim : b->head_dim;
-    if (i >= all)
-        return (prefetch_rows){.row = b->ahead,
-                               .end = b->ahead + (b->ahead_count < count ? b->ahead_count : count),
-                               .bytes = (heads - 1) * b->ahead_step + b->ahead_bytes};
-    return (prefetch_rows){.row = rows + i,
-                           .end = rows + (all - i < count ? all : i + count),
-                           .bytes = (heads - 1) * b->step[which] + dim * cpu_dtype_size(b->dtype)};
-}
-
-CPU_INLINE void prefetch_lines(prefetch_rows *prefetch, int count) {
-    for (int i = 0; i < count; i++) {
-        if (prefetch->line >= prefetch->past) {
-            if (prefetch->row >= prefetch->end)
-                return;
-            prefetch->line = *prefetch->row++;
-            prefetch->past = prefetch->line + prefetch->bytes;
-        }
-        __builtin_prefetch(prefetch->line, 0, 2);
-        prefetch->line += 64;
+    const int heads = b->rows / b->of_head, dim = which ? b->v_head_dim : b->head_dim,
+              more = cpu_dtype_size(b->dtype) / b->size[which];
+    const prefetch_rows none = {.shift = more / 2};
+    prefetch_rows p = none;
+    if (i >= all) {
+        p.row = b->ahead;
+        p.end = b->ahead + (b->ahead_count < count ? b->ahead_count : count);
+        p.bytes = (heads - 1) * b->ahead_step + b->ahead_bytes;
+        return p;
     }
+    p.row = rows + i;
+    p.end = rows + (all - i < count ? all : i + count);
+    p.bytes = (heads - 1) * b->step[which] + dim * b->size[which];
+    return p;
 }
 
-/* As many bytes as were read from `at` on, in steps of `bytes`: many prefetches at once would wait
- * for each other, and products for them. */
+/* As many lines as were read from `at` bytes on, in steps of `bytes`: many prefetches at once would
+ * wait for each other, and products for them. */
 CPU_INLINE void prefetch_bytes(prefetch_rows *prefetch, int at, int bytes) {
     if (bytes >= 64 || at % 64 == 0)
         prefetch_lines(prefetch, bytes > 64 ? bytes / 64 : 1);
@@ -158,15 +148,17 @@ CPU_INLINE void multiply_segment(int dtype, int count, int vectors, const float 
     const int size = cpu_dtype_size(dtype), keys_size = vectors * IN_VECTOR * size,
               n = dim - first < SEGMENT ? dim - first : SEGMENT;
     const int64_t at = (int64_t)first * size;
+    prefetch_rows lines = *prefetch;
     int d = 0;
     q += first;
 #pragma GCC unroll 16
     for (int i = 0; i < count * vectors; i++)
         sum[i] = (simd_f32){0};
     for (; d + 2 * CHAINS <= n; d += 2 * CHAINS) {
-        prefetch_bytes(prefetch, d * keys_size, 2 * CHAINS * keys_size);
+        prefetch_bytes(&lines, d * keys_size, 2 * CHAINS * keys_size);
         multiply_two(dtype, count, vectors, q + d, dim, keys, at + d * size, sum);
     }
+    *prefetch = lines;
     for (; d + CHAINS <= n; d += CHAINS)
         multiply_elements(dtype, count, vectors, q + d, dim, keys, at + d * size, sum);
     if (d < n)
@@ -214,14 +206,28 @@ CPU_INLINE void score_rows(int dtype, int count, const cpu_attention_block *b, i
     }
 }
 
+/* `count` rows of a head, n elements each; those of codes are put into the stage. */
+CPU_INLINE void find_elements(const cpu_attention_block *b, int which, int head, int n,
+                              const char *const *rows, int count, const char **to) {
+    const int64_t at = head * b->step[which], bytes = (int64_t)n * cpu_dtype_size(b->dtype);
+    const int coded = b->codes[which].append != NULL;
+    if (coded)
+        cpu_attention_decode(b, (cpu_attention_coded){which, head, 0, n}, rows, count, b->stage,
+                             bytes);
+    for (int i = 0; i < count; i++)
+        to[i] = coded ? b->stage + i * bytes : rows[i] + at;
+}
+
 /* Scores of the rows of a head that begin at one, and of `count` keys, or a panel of them. */
 CPU_INLINE void score_few(int dtype, const cpu_attention_block *b, int row, int key, int count,
                           const char *const *rows, prefetch_rows *prefetch) {
-    const int64_t at = row / b->of_head * b->step[0];
     const char *keys[PANEL];
     prefetch_rows none = {.row = NULL};
-    for (int i = 0; i < PANEL; i++)
-        keys[i] = rows[i < count ? i : count - 1] + at;
+    if (count > PANEL)
+        count = PANEL;
+    find_elements(b, 0, row / b->of_head, b->head_dim, rows, count, keys);
+    for (int i = count; i < PANEL; i++)
+        keys[i] = keys[count - 1];
     for (int r = row, end = row + b->of_head, n; r < end; r += n, prefetch = &none) {
         n = end - r >= FEW_ROWS ? FEW_ROWS : end - r >= 4 ? 4 : end - r >= 2 ? 2 : 1;
         if (n == 8)
@@ -260,19 +266,19 @@ typedef struct few_sums {
     int64_t stride;
 } few_sums;
 
-/* Adds values of some keys of a head, of dtype and `at` bytes behind rows, to the sums of `count`
- * rows, `side` panels of dimensions from `panel` on at once. */
+/* Adds values of some keys of a head to the sums of `count` rows, `side` panels of dimensions from
+ * `panel` on at once. */
 CPU_INLINE void add_panels(int dtype, int count, int side, few_sums to, int panel, group_range keys,
-                           const char *const *rows, int64_t at, prefetch_rows *prefetch) {
-    const int bytes = PANEL * cpu_dtype_size(dtype);
+                           const char *const *rows, prefetch_rows *prefetch) {
+    const int bytes = PANEL * cpu_dtype_size(dtype), at = panel * bytes;
     float *const sums = to.sums + panel * PANEL;
+    prefetch_rows lines = *prefetch;
     group_sum sum[4];
-    at += panel * bytes;
 #pragma GCC unroll 4
     for (int i = 0; i < side; i++)
         load_sums(count, sums + i * PANEL, to.stride, sum[i]);
     for (int k = keys.from; k < keys.to; k++) {
-        prefetch_bytes(prefetch, k * bytes, side * bytes);
+        prefetch_bytes(&lines, k * bytes, side * bytes);
 #pragma GCC unroll 4
         for (int i = 0; i < side; i++) {
             const simd_pair value = value_elements(dtype, rows[k] + at + i * bytes);
@@ -284,6 +290,7 @@ CPU_INLINE void add_panels(int dtype, int count, int side, few_sums to, int pane
             }
         }
     }
+    *prefetch = lines;
 #pragma GCC unroll 4
     for (int i = 0; i < side; i++)
         store_sums(count, sum[i], sums + i * PANEL, to.stride);
@@ -291,16 +298,16 @@ CPU_INLINE void add_panels(int dtype, int count, int side, few_sums to, int pane
 
 /* The same of all panels; sums of few rows alone would wait for each other. */
 CPU_INLINE void add_few_keys(int dtype, int count, const cpu_attention_block *b, int r,
-                             group_range keys, int panels, const char *const *rows, int64_t at,
+                             group_range keys, int panels, const char *const *rows,
                              prefetch_rows *prefetch) {
     enum { MOST = 4 };
     const int side = count >= MOST ? 1 : MOST / count;
     const few_sums to = {b->scores + r * KEYS, b->panel + r * b->o_stride, b->o_stride};
     int i = 0;
     for (; i + side <= panels; i += side)
-        add_panels(dtype, count, side, to, i, keys, rows, at, prefetch);
+        add_panels(dtype, count, side, to, i, keys, rows, prefetch);
     for (; i < panels && side > 1; i++)
-        add_panels(dtype, count, 1, to, i, keys, rows, at, prefetch);
+        add_panels(dtype, count, 1, to, i, keys, rows, prefetch);
 }
 
 /* Adds values of FEW_KEYS keys from `key` on to sums of all dimensions, which lie in b->panel: a
@@ -309,14 +316,19 @@ CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int co
                         const char *const *rows) {
     prefetch_rows prefetch = rows_from(b, rows, key + FEW_KEYS, FEW_KEYS, b->to, 1),
                   none = {.row = NULL};
+    const int from = b->from > key ? b->from : key,
+              to = b->to < key + FEW_KEYS ? b->to : key + FEW_KEYS;
+    const char *values[KEYS];
     for (int r = 0, n; r < b->rows; r += n) {
-        const int head = r / b->of_head;
+        const int head = r / b->of_head, first = r == head * b->of_head;
         n = group_of((head + 1) * b->of_head - r);
+        if (first)
+            find_elements(b, 1, head, count, rows + from, to - from, values + from);
         const group_range g = range_of(b, r, n);
         const group_range keys = {.from = g.from > key ? g.from : key,
                                   .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};
-        BY_COUNT(n, add_few_keys(dtype, n_, b, r, keys, count / PANEL, rows, head * b->step[1],
-                                 r == head * b->of_head ? &prefetch : &none))
+        BY_COUNT(n, add_few_keys(dtype, n_, b, r, keys, count / PANEL, values,
+                                 first ? &prefetch : &none))
     }
 }
 

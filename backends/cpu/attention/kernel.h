@@ -18,10 +18,19 @@ enum {
     CPU_ATTENTION_BLOCK = 128, /* keys whose scores are held at once */
     CPU_ATTENTION_SPLIT = 512, /* keys of a task where a tile is several threads' */
     CPU_ATTENTION_ROWS = 96,   /* most rows of a tile: heads of queries that share a head of keys */
-    CPU_ATTENTION_FEW = 8,     /* most rows of a head for which values are not packed */
     CPU_ATTENTION_PAD = 32 /* rows of results are padded to a multiple of this; most rows of a tile
                               of several heads */
 };
+
+/* Codes of 8 bits that are rows of K or V, and how they become elements. */
+typedef struct cpu_attention_codes {
+    const cpu_append_kernel *append; /* NULL: rows have elements */
+    int dtype;
+    const float *scale;          /* of the first head of a tile, or NULL */
+    int64_t scale_step;          /* to the next one's */
+    const cpu_code_table *table; /* of heads, or of all; or NULL */
+    int table_step;
+} cpu_attention_codes;
 
 /* Keys of a block, and the rows of a tile that see them. */
 typedef struct cpu_attention_block {
@@ -29,6 +38,8 @@ typedef struct cpu_attention_block {
     int o_stride;      /* v_head_dim, padded */
     int rows, of_head; /* of the tile, and of each of its heads of k */
     int64_t step[2];   /* bytes from a head to the next in rows of K and V */
+    int size[2];       /* bytes of what these rows have */
+    cpu_attention_codes codes[2];
     int from, to;      /* keys of the block that some row sees */
     float factor;      /* from differences of scores to powers of 2 */
     float cap, to_cap; /* scores become cap * tanh(score * to_cap); cap 0: none */
@@ -40,6 +51,7 @@ typedef struct cpu_attention_block {
     float *rescale;    /* [rows]: of o, by a block's new max */
     float *panel;      /* CPU_ATTENTION_PAD keys, or as many values of a block's keys */
     float *spare; /* as many values of a block's keys, or 64 bytes of each pair of a row of q */
+    char *stage;  /* elements of codes: of CPU_ATTENTION_PAD rows, or 128 bytes of a block's */
     int16_t first[CPU_ATTENTION_ROWS], last[CPU_ATTENTION_ROWS]; /* keys that a row may see */
     const char *const *ahead; /* rows that are read next, in bytes */
     int ahead_count, ahead_bytes;
@@ -60,11 +72,12 @@ typedef struct cpu_attention_kernel {
                 */
     const cpu_append_kernel *append; /* conversions */
     int panel;                       /* keys of a panel */
+    int few; /* most rows of a head that read keys and values, or codes, as they lie */
     /* Makes ready for scores what it needs of q besides its rows, behind b->scores, of whose room
      * it has rows * q_bytes; NULL: nothing. */
     void (*queries)(const cpu_attention_block *b);
     /* Scores of keys first..first + count - 1 of a block, first a multiple of panel; k: their
-     * elements of dtype, side by side. */
+     * elements of dtype, side by side, or codes. */
     void (*scores)(const cpu_attention_block *b, int first, int count, const char *const *k);
     /* From scores to weights. */
     void (*weights)(const cpu_attention_block *b);
@@ -88,6 +101,15 @@ extern const cpu_attention_kernel cpu_attention_avx512_bf16;
 extern const cpu_attention_kernel cpu_attention_amx;
 extern const cpu_attention_kernel cpu_attention_neon;
 extern const cpu_attention_kernel cpu_attention_reference;
+
+/* Elements first..first + n - 1 of codes of a head of a tile, to rows that are `step` bytes apart.
+ * Returns whether some element of bf16 may be 2^65 or more. */
+typedef struct cpu_attention_coded {
+    int which, head, first, n;
+} cpu_attention_coded;
+
+int cpu_attention_decode(const cpu_attention_block *b, cpu_attention_coded part,
+                         const char *const *rows, int count, char *to, int64_t step);
 
 /* As rope_candidate.query, of a kernel. */
 rope_status cpu_attention_query(const cpu_attention_kernel *kernel,

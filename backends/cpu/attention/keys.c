@@ -14,7 +14,8 @@ rope_key_range attention_keys_used(const rope_attention_problem *problem,
 /* A view's elements of a head. */
 static attention_source view_of(const attention_context *ctx, const void *data,
                                 const int64_t *stride, int64_t row, int64_t first, int64_t head) {
-    attention_source from = {.token = stride[1] * ctx->size, .element = stride[3] * ctx->size};
+    attention_source from = {
+        .token = stride[1] * ctx->size, .element = stride[3] * ctx->size, .size = ctx->size};
     from.base =
         (const char *)data + (row * stride[0] + first * stride[1] + head * stride[2]) * ctx->size;
     from.head = stride[2] * ctx->size;
@@ -23,12 +24,15 @@ static attention_source view_of(const attention_context *ctx, const void *data,
 }
 
 static attention_source cached_of(const attention_context *ctx, const rope_append_operand *o,
-                                  const rope_append_steps *steps) {
-    const int whole = steps->dim_block == steps->head_dim && o->cache_stride[4] == 1;
+                                  const rope_append_steps *steps, int coded) {
+    const int whole = steps->dim_block == steps->head_dim && o->cache_stride[4] == 1,
+              size = coded ? 1 : ctx->size, same = steps->store_dtype == ctx->problem->rope.dtype;
     return (attention_source){.operand = o,
                               .steps = steps,
-                              .head = o->cache_stride[2] * ctx->size,
-                              .staged = !whole || steps->store_dtype != ctx->problem->rope.dtype};
+                              .head = o->cache_stride[2] * size,
+                              .staged = !coded && !(whole && same),
+                              .coded = coded,
+                              .size = size};
 }
 
 attention_source attention_source_of(const attention_context *ctx, const rope_attention_sequence *s,
@@ -40,9 +44,10 @@ attention_source attention_source_of(const attention_context *ctx, const rope_at
             .base = attention_kept_key(ctx, s, head, 0),
             .token = (int64_t)ctx->problem->head_dim * ctx->size,
             .head = call->k_tokens * ctx->problem->head_dim * ctx->size,
+            .size = ctx->size,
         };
     if (ctx->problem->cache)
-        return cached_of(ctx, o, which ? &ctx->problem->v : &ctx->problem->k);
+        return cached_of(ctx, o, which ? &ctx->problem->v : &ctx->problem->k, ctx->coded[which]);
     if (!which && ctx->problem->rotates[1])
         return view_of(ctx, o->out, o->out_stride, s->k_row, s->k_first, head);
     return view_of(ctx, o->in, o->in_stride, s->k_row, s->k_first, head);
@@ -56,26 +61,58 @@ static float scale_of(const attention_source *from, const rope_place *place, int
                : 1;
 }
 
-void attention_source_look_up(const attention_context *ctx, attention_source *from, int64_t head,
-                              uint8_t table[512]) {
+int attention_code_table(const attention_context *ctx, const attention_source *from, int64_t head,
+                         cpu_code_table *table) {
     const cpu_append_kernel *kernel = ctx->kernel->append;
     const int scale = from->steps->scale;
     const rope_place any = {.page = 0};
     char codes[256];
     uint16_t elements[256];
+    int by_sign = 1, by_complement = 1;
     if (!kernel->look_up || !cpu_has_vbmi() || ctx->size != 2 ||
         cpu_store_size(from->steps->store_dtype) != 1 ||
         (scale && scale != ROPE_SCALE_TENSOR && scale != ROPE_SCALE_HEAD))
-        return;
+        return 0;
     for (int i = 0; i < 256; i++)
         codes[i] = (char)i;
     kernel->load(ctx->problem->rope.dtype, from->steps->store_dtype, scale_of(from, &any, head),
                  codes, (char *)elements, 256);
     for (int i = 0; i < 256; i++) {
-        table[i] = (uint8_t)elements[i];
-        table[256 + i] = (uint8_t)(elements[i] >> 8);
+        table->low[i] = (uint8_t)elements[i];
+        table->high[i] = (uint8_t)(elements[i] >> 8);
     }
-    from->table = table;
+    for (int i = 0; i < 128; i++) {
+        by_sign &= elements[i + 128] == (elements[i] ^ 0x8000);
+        by_complement &= i == 0 ? elements[0] == 0 : elements[256 - i] == (elements[i] ^ 0x8000);
+    }
+    table->negative = by_sign         ? CPU_CODES_BY_SIGN
+                      : by_complement ? CPU_CODES_BY_COMPLEMENT
+                                      : CPU_CODES_ANY;
+    return 1;
+}
+
+int attention_takes_codes(const attention_context *ctx, int which) {
+    const rope_attention_problem *p = ctx->problem;
+    const rope_append_steps *steps = which ? &p->v : &p->k;
+    const rope_append_operand *o = which ? &ctx->call->v : &ctx->call->k;
+    const int scale = steps->scale;
+    return p->cache && cpu_store_size(steps->store_dtype) == 1 &&
+           ctx->most_rows <= ctx->kernel->few && steps->dim_block == steps->head_dim &&
+           o->cache_stride[4] == 1 && steps->head_dim % CPU_ATTENTION_PAD == 0 &&
+           (!scale || scale == ROPE_SCALE_TENSOR || scale == ROPE_SCALE_HEAD);
+}
+
+int cpu_attention_decode(const cpu_attention_block *b, cpu_attention_coded part,
+                         const char *const *rows, int count, char *to, int64_t step) {
+    const cpu_attention_codes *c = &b->codes[part.which];
+    const int64_t at = part.head * b->step[part.which] + part.first;
+    const float scale = c->scale ? c->scale[part.head * c->scale_step] : 1;
+    if (c->table)
+        return c->append->look_up(c->table + part.head * c->table_step, rows, count, at, part.n, to,
+                                  step);
+    for (int i = 0; i < count; i++)
+        c->append->load(b->dtype, c->dtype, scale, rows[i] + at, to + i * step, part.n);
+    return 1;
 }
 
 /* n elements of a cached head of a key, in dtype. */
@@ -98,7 +135,7 @@ static void load_cached(const attention_context *ctx, const attention_source *fr
     if (same)
         return;
     if (from->table) {
-        ctx->kernel->append->look_up(from->table, elements, to, n);
+        ctx->kernel->append->look_up(from->table, &elements, 1, 0, n, to, 0);
         return;
     }
     const float scale = scale_of(from, place, head);
@@ -141,14 +178,14 @@ static void cached_rows(const attention_context *ctx, const attention_source *fr
                         const rope_attention_sequence *s, attention_part part, char *stage,
                         const char **rows) {
     const rope_append_operand *o = from->operand;
-    const int64_t bytes = (int64_t)part.n * ctx->size, step = o->cache_stride[1] * ctx->size;
+    const int64_t bytes = (int64_t)part.n * ctx->size, step = o->cache_stride[1] * from->size;
     row_cursor next = {.left = 0};
     for (int done = 0; done < part.count;) {
         const int64_t key = part.key + done;
         rope_place place = rope_key_place(ctx->problem, ctx->call, s, key);
         const int64_t run = cpu_attention_run(ctx->problem, key, place.slot, part.count - done);
         const char *at = (const char *)o->cache +
-                         rope_cache_at(o, from->steps, &place, part.head, part.first) * ctx->size;
+                         rope_cache_at(o, from->steps, &place, part.head, part.first) * from->size;
         for (int64_t i = 0; i < run; i++, place.slot++, done++) {
             rows[done] = from->staged ? stage + done * bytes : at + i * step;
             if (from->next)

@@ -59,13 +59,13 @@ CPU_INLINE void pack_last(const char *const *column, int count, int64_t at, char
 /* PANEL keys, or `count`, from `at` bytes on: tiles [32 elements][half of the keys]. Returns
  * whether one may have large elements. */
 static int pack_keys(const cpu_attention_block *b, const char *const *rows, int count, int64_t at,
-                     prefetch_lines *prefetch, char *panel) {
+                     prefetch_rows *prefetch, char *panel) {
     const int words = b->head_dim / 2, chunks = (b->head_dim + 31) / 32;
     simd_u32 large = {0};
     for (int c = 0; c < chunks; c++)
         for (int half = 0; half < 2; half++) {
             char *tile = panel + (2 * c + half) * TILE;
-            prefetch_next(prefetch, PANEL / 2);
+            prefetch_lines(prefetch, PANEL / 2);
             for (int k = 0; k < SIDE; k += SIMD_LANES)
                 for (int w = 0; w < SIDE; w += SIMD_LANES)
                     pack_square(rows + half * SIDE + k, count - half * SIDE - k,
@@ -115,21 +115,24 @@ enum { VALUE_TILES = KEYS / 32 * 2 * TILE };
 
 /* Whole panels of whole tiles of keys, beside which `lines` of each pair of keys are read ahead. */
 CPU_INLINE void pack_whole(int panels, const char *const *rows, int from, int to, int64_t at,
-                           int lines, prefetch_lines *prefetch, char *tiles) {
+                           int lines, prefetch_rows *prefetch, char *tiles) {
+    prefetch_rows ahead = *prefetch;
     for (int k = from; k < to; k += 2) {
+        const unsigned pair = (unsigned)k / 2;
         const char *x = rows[k] + at, *y = rows[k + 1] + at;
-        char *tile = tiles + (int64_t)(k / 32) * 2 * TILE + k % 32 / 2 * 64;
-        prefetch_next(prefetch, lines);
+        char *tile = tiles + (pair / 16 * 2 * TILE + pair % 16 * 64);
+        prefetch_lines(&ahead, lines);
         for (int i = 0; i < panels; i++)
             for (int w = 0; w < SIDE; w += SIMD_LANES)
                 pack_pair(load_once(x + 64 * i + 4 * w), load_once(y + 64 * i + 4 * w),
                           tile + i * VALUE_TILES + 4 * w);
     }
+    *prefetch = ahead;
 }
 
 /* The values of a block's keys for some panels, which are VALUE_TILES apart. */
 CPU_INLINE void pack_panels(int panels, const cpu_attention_block *b, const char *const *rows,
-                            int64_t at, int count, int lines, prefetch_lines *prefetch,
+                            int64_t at, int count, int lines, prefetch_rows *prefetch,
                             char *tiles) {
     const int whole = b->from % 32 == 0 && count >= panels * PANEL ? b->to / 32 * 32 : b->from;
     pack_whole(panels, rows, b->from, whole, at, lines, prefetch, tiles);
@@ -202,15 +205,13 @@ static void matrix_queries(const cpu_attention_block *b) {
 /* FEW_KEYS keys, or `count`, from `at` bytes on, side by side and padded as q is. Returns whether
  * one has large elements. */
 static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *const *rows, int count,
-                                  int64_t at, prefetch_lines *prefetch, char *to) {
+                                  int64_t at, prefetch_rows *prefetch, char *to) {
     const int64_t bytes = b->q_bytes, whole = b->head_dim / 32 * 64;
-    prefetch_lines lines = *prefetch;
+    prefetch_rows lines = *prefetch;
     simd_u32 large = {0};
-    if (count > FEW_KEYS)
-        count = FEW_KEYS;
     for (int n = 0; n < count; n++, to += bytes) {
         const char *row = rows[n] + at;
-        prefetch_next(&lines, 1);
+        prefetch_lines(&lines, 1);
         for (int64_t i = 0; i < whole; i += sizeof large) {
             const simd_u32 x = load_once(row + i);
             large |= large_words(x);
@@ -227,6 +228,21 @@ static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *cons
     return simd_any(large);
 }
 
+/* The same of codes. */
+static CPU_NOINLINE int decode_keys(const cpu_attention_block *b, const char *const *rows,
+                                    int count, int head, prefetch_rows *prefetch, char *to) {
+    enum { TOGETHER = 16 };
+    int large = 0;
+    for (int n = 0, some; n < count; n += some) {
+        some = count - n < TOGETHER ? count - n : TOGETHER;
+        prefetch_lines(prefetch, some);
+        large |= cpu_attention_decode(b, (cpu_attention_coded){0, head, 0, b->head_dim}, rows + n,
+                                      some, to + n * b->q_bytes, b->q_bytes);
+    }
+    memset(to + count * b->q_bytes, 0, (size_t)((FEW_KEYS - count) * b->q_bytes));
+    return large;
+}
+
 /* From [key][row] to the scores of rows from `row` on and keys from `key` on. */
 static void transpose_scores(const cpu_attention_block *b, int row, int key, int count,
                              const float *sums) {
@@ -241,24 +257,60 @@ static void transpose_scores(const cpu_attention_block *b, int row, int key, int
         }
 }
 
+/* Sums of the rows of a head and of some keys. */
+typedef struct key_sums {
+    int row, key, count;
+    float sums[FEW_KEYS * SIDE] __attribute__((aligned(64)));
+} key_sums;
+
+static void put_scores(const cpu_attention_block *b, key_sums *s) {
+    if (s->count > 0)
+        transpose_scores(b, s->row, s->key, s->count, s->sums);
+    s->count = 0;
+}
+
+static void add_large_copies(const cpu_attention_block *b, int row, int key, int count,
+                             const char *copies) {
+    for (int i = 0; i < count; i++) {
+        const char *copy = copies + i * b->q_bytes;
+        add_large(b, row, key + i, 1, 0, &copy);
+    }
+}
+
+/* Sums become scores after the next keys are copied, while products go on. */
 static void few_scores(const cpu_attention_block *b, int first, int count, const char *const *k) {
-    float sums[FEW_KEYS * SIDE] __attribute__((aligned(64))) = {0};
     const int large = some_large(b), chunks = (b->head_dim + 31) / 32;
+    char *const panel = (char *)b->panel;
+    key_sums both[2], *s = &both[0], *before = &both[1];
+    before->count = 0;
+    memset(s->sums, 0, sizeof s->sums);
+    memset(before->sums, 0, sizeof before->sums);
     MATRIX_BEGIN_KEYS(b->of_head);
     for (int key = first; key < first + count; key += FEW_KEYS) {
-        prefetch_lines prefetch = lines_to_prefetch(b, key - first, FEW_KEYS);
+        prefetch_rows prefetch = rows_ahead(b, key - first, FEW_KEYS);
         for (int row = 0; row < b->rows; row += b->of_head) {
             const char *const *rows = k + (key - first);
-            const int left = first + count - key;
-            const int64_t at = row / b->of_head * b->step[0];
-            const int large_keys = copy_keys(b, rows, left, at, &prefetch, (char *)b->panel);
-            MATRIX_KEYS((const char *)b->panel, b->q_bytes, few_queries(b, row), b->of_head, chunks,
-                        &prefetch, b->spare, sums);
-            transpose_scores(b, row, key, left, sums);
-            for (int i = 0; i < FEW_KEYS && i < left && (large || large_keys); i += PANEL)
-                add_large(b, row, key + i, left - i, at, rows + i);
+            const int left = first + count - key, keys = left < FEW_KEYS ? left : FEW_KEYS,
+                      head = row / b->of_head;
+            const int large_keys =
+                b->codes[0].append ? decode_keys(b, rows, keys, head, &prefetch, panel)
+                                   : copy_keys(b, rows, keys, head * b->step[0], &prefetch, panel);
+            put_scores(b, before);
+            s->row = row;
+            s->key = key;
+            s->count = keys;
+            MATRIX_KEYS(panel, b->q_bytes, few_queries(b, row), b->of_head, chunks, &prefetch,
+                        b->spare, s->sums);
+            if (large || large_keys) {
+                put_scores(b, s);
+                add_large_copies(b, row, key, keys, panel);
+            }
+            key_sums *last = before;
+            before = s;
+            s = last;
         }
     }
+    put_scores(b, before);
     MATRIX_END();
 }
 
@@ -275,7 +327,7 @@ static void matrix_scores(const cpu_attention_block *b, int first, int count,
     for (int key = first; key < first + count; key += PANEL)
         for (int row = 0; row < b->rows; row += b->of_head) {
             const char *const *rows = k + (key - first);
-            prefetch_lines prefetch = lines_to_prefetch(b, key - first, PANEL);
+            prefetch_rows prefetch = rows_ahead(b, key - first, PANEL);
             const int left_keys = first + count - key;
             const int64_t at = row / b->of_head * b->step[0];
             const int large_keys = pack_keys(b, rows, left_keys, at, &prefetch, panel);
@@ -424,43 +476,83 @@ static void add_rows(const cpu_attention_block *b, int r, int n, value_panel *v)
 }
 
 CPU_INLINE value_panel panel_of(const cpu_attention_block *b, const char *const *v, int row,
-                                int first, int d, int count, int panel) {
+                                int first, int d, int count, char *tiles) {
     return (value_panel){.rows = v,
                          .at = row / b->of_head * b->step[1] + (int64_t)d * 2,
                          .d = first + d,
                          .count = count - d,
-                         .tiles = (char *)b->panel + panel * VALUE_TILES};
+                         .tiles = tiles};
 }
 
-/* Sums of one panel or of two, which are [row][panel]. */
-static void few_sums(const cpu_attention_block *b, int row, int panels, value_panel p[2],
-                     prefetch_lines *prefetch) {
+/* Sums of one panel or of two of the rows of a head. */
+typedef struct few_step {
+    int row, panels;
+    group_range seen;
+    value_panel p[2];
     float sums[SIDE][2][PANEL] __attribute__((aligned(64)));
-    const group_range g = range_of(b, row, b->of_head);
-    if (g.from >= g.to)
-        return;
-    MATRIX_VALUES(b->of_head, (const char *)(b->scores + row * KEYS) + g.from / 32 * 64,
-                  (int64_t)(KEYS * sizeof(float)), p[0].tiles + g.from / 32 * 2 * TILE,
-                  (panels - 1) * VALUE_TILES, (g.to + 31) / 32 - g.from / 32, prefetch, sums[0][0]);
-    for (int i = 0; i < b->of_head; i++)
-        for (int n = 0; n < panels; n++)
-            join_row(b, row + i, g, &p[n], sums[i][n]);
+} few_step;
+
+static void add_few(const cpu_attention_block *b, few_step *s, prefetch_rows *prefetch) {
+    const int from = s->seen.from;
+    MATRIX_VALUES(b->of_head, (const char *)(b->scores + s->row * KEYS) + from / 32 * 64,
+                  (int64_t)(KEYS * sizeof(float)), s->p[0].tiles + from / 32 * 2 * TILE,
+                  (s->panels - 1) * VALUE_TILES, (s->seen.to + 31) / 32 - from / 32, prefetch,
+                  s->sums[0][0]);
 }
 
+static void join_few(const cpu_attention_block *b, few_step *s) {
+    for (int i = 0; s->panels > 0 && i < b->of_head; i++)
+        for (int n = 0; n < s->panels; n++)
+            join_row(b, s->row + i, s->seen, &s->p[n], s->sums[i][n]);
+    s->panels = 0;
+}
+
+/* Elements of two panels of codes, 2 * PANEL of each key. */
+static void decode_values(const cpu_attention_block *b, int row, int d, int count,
+                          const char *const *v, const char **elements, value_panel p[2]) {
+    const int n = count - d < 2 * PANEL ? count - d : 2 * PANEL;
+    cpu_attention_decode(b, (cpu_attention_coded){1, row / b->of_head, d, n}, v + b->from,
+                         b->to - b->from, b->stage, 2 * n);
+    for (int k = b->from; k < b->to; k++)
+        elements[k] = b->stage + (k - b->from) * 2 * n;
+    for (int i = 0; i < 2; i++) {
+        p[i].rows = elements;
+        p[i].at = i * 2 * PANEL;
+    }
+}
+
+/* A step's sums are joined after the next one's values are packed, while products go on. */
 static void few_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
-    prefetch_lines prefetch = lines_to_prefetch(b, 0, KEYS);
+    prefetch_rows prefetch = rows_ahead(b, 0, KEYS);
+    const char *elements[KEYS];
+    few_step steps[2], *s = &steps[0], *before = &steps[1];
+    before->panels = 0;
     MATRIX_BEGIN_VALUES(b->of_head);
-    for (int row = 0; row < b->rows; row += b->of_head)
-        for (int d = 0; d < count; d += 2 * PANEL) {
-            const int panels = count - d > PANEL ? 2 : 1;
-            value_panel p[2] = {panel_of(b, v, row, first, d, count, 0),
-                                panel_of(b, v, row, first, d + PANEL, count, 1)};
-            if (panels == 2)
-                pack_panels(2, b, v, p[0].at, count - d, 1, &prefetch, p[0].tiles);
+    for (int row = 0; row < b->rows; row += b->of_head) {
+        const group_range g = range_of(b, row, b->of_head);
+        for (int d = 0; d < count && g.from < g.to; d += 2 * PANEL) {
+            char *tiles = (char *)(s == &steps[0] ? b->panel : b->spare);
+            s->row = row;
+            s->panels = count - d > PANEL ? 2 : 1;
+            s->seen = g;
+            for (int i = 0; i < 2; i++)
+                s->p[i] = panel_of(b, v, row, first, d + i * PANEL, count, tiles + i * VALUE_TILES);
+            if (b->codes[1].append) { /* which have one stage */
+                join_few(b, before);
+                decode_values(b, row, d, count, v, elements, s->p);
+            }
+            if (s->panels == 2)
+                pack_panels(2, b, s->p[0].rows, s->p[0].at, count - d, 1, &prefetch, tiles);
             else
-                pack_panels(1, b, v, p[0].at, count - d, 1, &prefetch, p[0].tiles);
-            few_sums(b, row, panels, p, &prefetch);
+                pack_panels(1, b, s->p[0].rows, s->p[0].at, count - d, 1, &prefetch, tiles);
+            join_few(b, before);
+            add_few(b, s, &prefetch);
+            few_step *last = before;
+            before = s;
+            s = last;
         }
+    }
+    join_few(b, before);
     MATRIX_END();
 }
 
@@ -470,11 +562,11 @@ static void matrix_values(const cpu_attention_block *b, int first, int count,
         few_values(b, first, count, v);
         return;
     }
-    prefetch_lines prefetch = lines_to_prefetch(b, 0, KEYS);
+    prefetch_rows prefetch = rows_ahead(b, 0, KEYS);
     MATRIX_BEGIN();
     for (int row = 0; row < b->rows; row += b->of_head)
         for (int d = 0; d < count; d += PANEL) {
-            value_panel p = panel_of(b, v, row, first, d, count, 0);
+            value_panel p = panel_of(b, v, row, first, d, count, (char *)b->panel);
             pack_panels(1, b, v, p.at, p.count, 2, &prefetch, p.tiles);
             for (int r = row; r < row + b->of_head; r += ROWS) {
                 const int left = row + b->of_head - r;
@@ -487,8 +579,9 @@ static void matrix_values(const cpu_attention_block *b, int first, int count,
 #define MATRIX_KERNEL(isa, append_kernel)                                                          \
     {                                                                                              \
         .needs = (isa), .dtype = ROPE_BF16, .append = &(append_kernel), .panel = PANEL,            \
-        .queries = matrix_queries, .scores = matrix_scores, .weights = matrix_weights,             \
-        .values = matrix_values, .join = block_join, .scale = block_scale                          \
+        .few = SIDE, .queries = matrix_queries, .scores = matrix_scores,                           \
+        .weights = matrix_weights, .values = matrix_values, .join = block_join,                    \
+        .scale = block_scale                                                                       \
     }
 
 #endif

@@ -8,7 +8,7 @@
  * that a tile would have fewer rows than a panel is worth packing for; most of a stage, which has
  * room for a panel of the longest keys. */
 enum {
-    LEAST_ROWS = CPU_ATTENTION_PAD,
+    LEAST_ROWS = 64,
     PART = 112 * 1024,
     STAGE = CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM * 4
 };
@@ -26,10 +26,10 @@ typedef struct tile_state {
     float *total;
     uint32_t bits[CPU_ATTENTION_ROWS][CPU_ATTENTION_BLOCK / 32];
     attention_source source[2];
-    const char *rows[2][CPU_ATTENTION_BLOCK]; /* of K and V of a block's keys */
-    int count[2];                             /* of those that are found */
-    int64_t found;                            /* key of the block of rows[0] */
-    uint8_t table[2][512];                    /* of sources */
+    const char *rows[2][CPU_ATTENTION_BLOCK];  /* of K and V of a block's keys */
+    int count[2];                              /* of those that are found */
+    int64_t found;                             /* key of the block of rows[0] */
+    cpu_code_table table[2][ATTENTION_TABLES]; /* of sources' heads */
 } tile_state;
 
 /* --- memory --- */
@@ -119,7 +119,7 @@ static void prefetch_ahead(tile_state *t, int which, int64_t begin) {
     find_rows(t, which, begin);
     b->ahead = t->rows[which] + in_block(t->tile->seen.begin - begin);
     b->ahead_count = t->count[which];
-    b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * t->ctx->size;
+    b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * b->size[which];
     b->ahead_step = b->step[which];
 }
 
@@ -268,7 +268,7 @@ static void place_block(tile_state *t, char *memory) {
     b->o = (float *)(void *)o;
     b->spare = (float *)(void *)spare;
     t->total = b->o + b->rows * b->o_stride;
-    t->stage = spare + s.spare;
+    t->stage = b->stage = spare + s.spare;
     t->stage_bytes = s.stage;
 }
 
@@ -297,6 +297,28 @@ static int is_converted(const attention_source *from) {
            from->operand->cache_stride[4] == 1;
 }
 
+/* What a kernel needs to read codes of the tile's heads. */
+static void find_codes(tile_state *t, int which) {
+    const attention_context *ctx = t->ctx;
+    const attention_source *from = &t->source[which];
+    const int kind = from->coded ? from->steps->scale : 0, tables = kind == ROPE_SCALE_HEAD;
+    cpu_attention_codes *codes = &t->block.codes[which];
+    *codes = (cpu_attention_codes){.append = NULL};
+    if (!from->coded)
+        return;
+    codes->append = ctx->kernel->append;
+    codes->dtype = from->steps->store_dtype;
+    if (kind) {
+        codes->scale_step = from->operand->scale_stride[2];
+        codes->scale = from->operand->scale + t->tile->head * codes->scale_step;
+    }
+    for (int64_t i = 0; i < (tables ? t->tile->heads : 1); i++)
+        codes->table = attention_code_table(ctx, from, t->tile->head + i, &t->table[which][i])
+                           ? t->table[which]
+                           : NULL;
+    codes->table_step = tables;
+}
+
 void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
                            char *memory) {
     const int empty = tile->seen.begin >= tile->seen.end;
@@ -317,13 +339,16 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
     for (int which = 0; which < 2; which++) {
         t.source[which] = attention_source_of(ctx, &tile->s, tile->head, which);
         t.block.step[which] = t.source[which].head;
+        t.block.size[which] = t.source[which].size;
+        find_codes(&t, which);
     }
     if (is_converted(&t.source[0]) && is_converted(&t.source[1])) {
         t.source[0].next = &t.source[1];
         t.source[1].next = &t.source[0];
         t.source[1].later = CPU_ATTENTION_BLOCK;
         for (int which = 0; which < 2; which++)
-            attention_source_look_up(ctx, &t.source[which], tile->head, t.table[which]);
+            if (attention_code_table(ctx, &t.source[which], tile->head, t.table[which]))
+                t.source[which].table = t.table[which];
     }
     attention_queries(ctx, tile, t.stage, (char *)(uintptr_t)t.block.q);
     if (ctx->kernel->queries)
