@@ -180,15 +180,23 @@ class Worker:
         self.process = subprocess.Popen(command, env=environment, **pipes)
 
     def ask(self, *what: Any) -> dict[str, Any]:
+        self.tell(*what)
+        return self.answer()
+
+    def tell(self, *what: Any) -> None:
         with contextlib.suppress(OSError):  # where it has ended, there is no answer
             print(json.dumps(what), file=self.process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline() if self.process.stdout else ""
         return dict(json.loads(line)) if line else {"reason": "its process ended"}
 
 
 def run_case(workers: list[Worker], case: tuple[Any, ...], rounds: int) -> dict[str, Any]:
     """Median seconds by kind, of those that could be made ready, and their first losses."""
-    answers = {w: w.ask("prepare", *case) for w in workers}
+    for w in workers:  # side by side, as they may compile
+        w.tell("prepare", *case)
+    answers = {w: w.answer() for w in workers}
     for w, answer in answers.items():
         if "reason" in answer:
             print(f"{w.kind}: {answer['reason']}", flush=True)
