@@ -36,34 +36,32 @@ __global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS), 1)
     extern __shared__ __align__(1024) char decode_memory[];
     typedef decode_shape<ROWS> shape;
     const decode_block<ROWS> b = decode_block_of<ROWS>(decode_memory, &call);
-    const int warp = __shfl_sync(~0u, (int)(threadIdx.x / 32), 0), lane = decode_lane();
-    /* Lengths are on their way while barriers begin. */
-    if (warp < shape::WARPS) {
-        gpu_wait_for_last();
-        const decode_lengths read = decode_read_lengths(&call, 0, true);
+    const int warp = __shfl_sync(~0u, (int)(threadIdx.x / 32), 0), lane = decode_lane(),
+              helper = warp - shape::WARPS, joiner = helper - SM90_DECODE_HELPERS;
+    decode_lengths read = {};
+    decode_constants by = {};
+    if (joiner == 0 && lane == 0)
+        decode_start<ROWS>(b);
+    if (joiner == 1 && lane == 0) {
+        sm90_prefetch_map(&k);
+        sm90_prefetch_map(&v);
+    }
+    gpu_wait_for_last();
+    if (joiner < 0) /* on their way while barriers begin */
+        read = decode_read_lengths(&call, 0, true);
+    if (helper < 0) {
         gpu_let_next_start();
-        __syncthreads();
+    } else if (joiner < 0) {
+        by = decode_constants_of(&call);
+        decode_clear_queries<ROWS>(b, helper);
+    }
+    __syncthreads();
+    if (helper < 0) {
         decode_compute<DTYPE, ROWS>(b, &k, &v, warp, read);
         return;
     }
-    const int helper = warp - shape::WARPS, joiner = helper - SM90_DECODE_HELPERS;
-    if (joiner < 0) {
-        gpu_wait_for_last();
-        const decode_lengths read = decode_read_lengths(&call, 0, true);
-        const decode_constants by = decode_constants_of(&call);
-        decode_clear_queries<ROWS>(b, helper);
-        __syncthreads();
+    if (joiner < 0)
         decode_help<DTYPE, ROWS>(b, by, helper, read);
-    } else {
-        if (joiner == 0 && lane == 0)
-            decode_start<ROWS>(b);
-        if (joiner == 1 && lane == 0) {
-            sm90_prefetch_map(&k);
-            sm90_prefetch_map(&v);
-        }
-        gpu_wait_for_last();
-        __syncthreads();
-    }
     decode_join<DTYPE, ROWS>(b, joiner);
 }
 
