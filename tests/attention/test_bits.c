@@ -461,6 +461,87 @@ TEST(attention_bits, pages_of_a_prompt) {
         }
 }
 
+enum { PACKED = 4, PACKED_TOKENS = 26 };
+
+/* Packed sequences of one query and of more, with keys in pages. */
+static void make_packed(attention_case *c, int32_t dtype, int64_t dim) {
+    enum { HEADS = 2, SHARES = 4, PAGE = 16, PAGES = 57, ROOM = 32 };
+    static const int64_t ends[PACKED + 1] = {0, 1, 4, 24, PACKED_TOKENS},
+                                       keys[PACKED] = {900, 700, 40, 600};
+    make_plain(c, dtype, dim, PACKED_TOKENS, PACKED * PAGES * PAGE * HEADS + ROOM, SHARES * HEADS);
+    int32_t *table = (int32_t *)(void *)((uint16_t *)(uintptr_t)c->args.rope.k.in +
+                                         PACKED * PAGES * PAGE * HEADS * dim);
+    int64_t *lists = (int64_t *)(void *)(table + PACKED * PAGES);
+    for (int64_t n = 0; n < PACKED * PAGES; n++)
+        table[n] = (int32_t)(5 * n % (PACKED * PAGES)); /* 5 divides no such number */
+    memcpy(lists, ends, sizeof ends);
+    memcpy(lists + PACKED + 1, keys, sizeof keys);
+    c->parts = c->args.rope.sequences = PACKED;
+    for (int n = 0; n < PACKED; n++) {
+        c->q_count[n] = ends[n + 1] - ends[n];
+        c->k_count[n] = keys[n];
+    }
+    c->desc.rotation = ROPE_ATTENTION_ROTATE_Q;
+    c->desc.cache = ROPE_CACHE_TABLE;
+    c->desc.table_dtype = ROPE_I32;
+    c->desc.page_size = PAGE;
+    c->args.rope.cu_seqlens = lists;
+    c->args.k_lengths = lists + PACKED + 1;
+    c->args.rope.position_offset = 3;
+    c->args.rope.k.heads = c->args.v.heads = HEADS;
+    c->args.pages = PACKED * PAGES;
+    c->args.table_pages = PAGES;
+    c->args.block_table = table;
+    c->args.k_tokens = 0;
+    c->args.k_cache.data = (void *)(uintptr_t)c->args.rope.k.in;
+    c->args.v_cache.data = (void *)(uintptr_t)c->args.v.in;
+    c->args.rope.k.in = c->args.v.in = NULL;
+}
+
+/* The call in two parts: the last sequence has a query in each. */
+static void check_parts(const attention_case *c, const char *kernel,
+                        const unsigned char *expected) {
+    enum { FIRST = PACKED_TOKENS - 1 };
+    const size_t row = (size_t)(c->args.rope.q.heads * c->desc.rope.head_dim) * 2,
+                 out = (size_t)((unsigned char *)c->args.out.data - c->base.arena);
+    int64_t *ends = (int64_t *)(uintptr_t)c->args.rope.cu_seqlens;
+    for (int rest = 0; rest < 2; rest++) {
+        attention_case part = *c;
+        part.args.rope.tokens = rest ? PACKED_TOKENS - FIRST : FIRST;
+        part.args.rope.q.in = (const char *)c->args.rope.q.in + row * (rest ? FIRST : 0);
+        for (int n = 0; n <= PACKED; n++)
+            ends[n] -= rest ? FIRST : 0;
+        unsigned char *result = arena_after(&part, kernel);
+        for (int n = 0; n <= PACKED; n++)
+            ends[n] += rest ? FIRST : 0;
+        CHECK(memcmp(result + out, expected + out + row * (rest ? FIRST : 0),
+                     row * (size_t)part.args.rope.tokens) == 0,
+              "part %d of the call differs", rest);
+        free(result);
+    }
+}
+
+TEST(attention_bits, tokens_of_packed_sequences_with_pages) {
+    const char *kernel;
+    attention_required();
+    device_not_provided("bits depend on the layout");
+    for (int i = 0; i < 2; i++) {
+        attention_case c;
+        make_packed(&c, i ? ROPE_F16 : ROPE_BF16, i ? 64 : 128);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            unsigned char *expected = arena_after(&c, kernel);
+            if (expected) {
+                check_unfused(&c, kernel, expected);
+                check_alone(&c, kernel, expected);
+                check_parts(&c, kernel, expected);
+            }
+            free(expected);
+        }
+        attention_free(&c);
+    }
+}
+
 /* Slots that begin between vectors of eight elements have the bits of those that do not. */
 TEST(attention_bits, slots_between_vectors) {
     enum { DIM = 64, KEYS = 40, HEADS = 2 };

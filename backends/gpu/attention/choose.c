@@ -126,11 +126,18 @@ static int is_prompt(const gpu_attention_state *state, const rope_attention_call
 
 /* --- the choice --- */
 
-/* Whether one whose sequences all have few queries is one of those that decode.h says. */
+/* Whether it is one of those that decode.h says. */
 static int is_decode(const gpu_attention_state *state, const rope_attention_call *call,
                      int32_t fits) {
     return has(state, GPU_ATTEND_DECODE) && !gpu_attention_may_fail(&state->problem) &&
            (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS && gpu_decode_fits(&state->problem, call);
+}
+
+/* Whether sequences that are packed may be of one query in part: else a launch for those, which has
+ * the bits of splits, is not worth its time. */
+static int may_have_ones(const rope_attention_call *call) {
+    const int64_t sequences = rope_attention_sequences(call);
+    return sequences > 1 || call->rope.tokens == 1;
 }
 
 /* Blocks of a multiprocessor where lengths that lie on the device decide whether there is work. */
@@ -142,15 +149,19 @@ static void choose_few(const gpu_attention_state *state, const rope_attention_ca
     const int64_t group = call->rope.tensor[0].heads / call->k.heads,
                   queries = gpu_split_queries(state, group), tokens = call->rope.tokens;
     c->parts.queries = tokens < queries ? tokens : queries;
+    const int packed = call->rope.position.cu_seqlens != NULL,
+              decodes = is_decode(state, call, fits);
     const int64_t each = state->wide_heads ? c->parts.queries * GPU_LATENT_TILES(group) : 1,
                   blocks = rope_attention_sequences(call) * c->parts.splits * call->k.heads * each;
-    const int32_t kernel = state->wide_heads                     ? GPU_ATTEND_WIDE_HEADS
-                           : state->tiles == GPU_GENERIC         ? GPU_ATTEND_GENERIC_FEW
-                           : all && is_decode(state, call, fits) ? GPU_ATTEND_DECODE
-                                                                 : GPU_ATTEND_SPLITS;
+    const int32_t kernel = state->wide_heads             ? GPU_ATTEND_WIDE_HEADS
+                           : state->tiles == GPU_GENERIC ? GPU_ATTEND_GENERIC_FEW
+                           : all && !packed && decodes   ? GPU_ATTEND_DECODE
+                                                         : GPU_ATTEND_SPLITS;
     const int by_heads = kernel == GPU_ATTEND_DECODE && fills(state) && has(state, GPU_JOIN_DECODE);
     c->few = (gpu_attending){kernel, fits | GPU_TILE_BY_SPLITS, blocks, 1};
-    if (!all && kernel == GPU_ATTEND_SPLITS && blocks > BLOCKS_EACH * state->on.multiprocessors) {
+    c->ones = c->parts.leaves_ones = packed && decodes && may_have_ones(call);
+    if ((!all || c->ones) && kernel == GPU_ATTEND_SPLITS &&
+        blocks > BLOCKS_EACH * state->on.multiprocessors) {
         c->parts.skips = 1; /* maybe no sequence is split */
         c->few.x = BLOCKS_EACH * state->on.multiprocessors;
     }
@@ -235,6 +246,14 @@ const char *gpu_attention_name(const gpu_attention_choice *choice) {
         [GPU_ATTEND_PROMPT] = NAME("splits+prompt"),
         [GPU_ATTEND_SM90] = NAME("splits+sm90"),
     };
+    static const char *const behind_ones[GPU_ATTEND_KERNELS] = {
+        [GPU_ATTEND_NONE] = NAME("decode+splits"),
+        [GPU_ATTEND_TILES] = NAME("decode+splits+tiles"),
+        [GPU_ATTEND_PROMPT] = NAME("decode+splits+prompt"),
+        [GPU_ATTEND_SM90] = NAME("decode+splits+sm90"),
+    };
     const int32_t few = choice->few.kernel, rest = choice->rest.kernel;
+    if (choice->ones)
+        return behind_ones[rest];
     return few == GPU_ATTEND_SPLITS ? behind_splits[rest] : alone[rest ? rest : few];
 }

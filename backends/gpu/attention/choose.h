@@ -39,9 +39,10 @@ typedef struct gpu_attending {
 } gpu_attending;
 
 typedef struct gpu_attention_choice {
-    gpu_attending few;         /* attends to sequences of few queries, in splits of their keys */
-    gpu_attending rest;        /* attends to all sequences that `few` does not */
-    int32_t join;              /* GPU_JOIN_ or GPU_ATTEND_NONE */
+    gpu_attending few;  /* attends to sequences of few queries, in splits of their keys ... */
+    int32_t ones;       /* ... but those of one query, which GPU_ATTEND_DECODE has */
+    gpu_attending rest; /* attends to all sequences that `few` does not */
+    int32_t join;       /* GPU_JOIN_ or GPU_ATTEND_NONE */
     gpu_attention_parts parts; /* but for where they are */
 } gpu_attention_choice;
 

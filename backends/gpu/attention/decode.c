@@ -1,4 +1,4 @@
-/* Whether a call of one query a sequence takes its own kernel, and that kernel's parameters. */
+/* Whether sequences of one query take their own kernel, and that kernel's parameters. */
 #include "backends/gpu/attention/launch.h"
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
@@ -26,7 +26,9 @@ static gpu_decode_tensor tensor_of(const rope_append_operand *o) {
 static int is_plain(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
-    if (call->rope.tokens != 1 || map->cu_seqlens || call->k_position.cu_seqlens)
+    if (map->cu_seqlens ? call->q_lengths != NULL : call->rope.tokens != 1)
+        return 0;
+    if (call->k_position.cu_seqlens)
         return 0;
     if (p->mask == ROPE_MASK_TREE || p->ring)
         return 0;
@@ -49,17 +51,18 @@ static void fill_rotation(const rope_attention_problem *p, const rope_attention_
     d->turns = r->set[0].turns;
     d->factor = (float)r->set[0].attention_factor;
     d->ids = map->ids;
-    d->id_row = map->id_stride[1];
+    d->id_row = map->id_stride[map->cu_seqlens ? 2 : 1];
     d->offset = map->offset;
 }
 
 static void fill_output(const rope_attention_call *call, gpu_decode_call *d) {
+    const int packed = call->rope.position.cu_seqlens != NULL;
     d->out = call->out;
-    d->out_stride[0] = call->out_stride[0];
+    d->out_stride[0] = call->out_stride[packed];
     d->out_stride[1] = call->out_stride[2];
     d->out_stride[2] = call->out_stride[3];
     d->lse = call->lse;
-    d->lse_stride[0] = call->lse_stride[0];
+    d->lse_stride[0] = call->lse_stride[packed];
     d->lse_stride[1] = call->lse_stride[2];
     d->flag = call->rope.position_flag;
     d->sinks = call->sinks;
@@ -67,8 +70,8 @@ static void fill_output(const rope_attention_call *call, gpu_decode_call *d) {
 
 int gpu_decode_fits(const rope_attention_problem *p, const rope_attention_call *call) {
     return is_plain(p, call) && fits_int(rope_attention_capacity(p, call)) &&
-           call->rope.batch <= GPU_GRID_YZ_MOST && call->rope.tensor[0].heads <= INT_MAX &&
-           call->pages <= INT_MAX;
+           rope_attention_sequences(call) <= GPU_GRID_YZ_MOST &&
+           call->rope.tensor[0].heads <= INT_MAX && call->pages <= INT_MAX;
 }
 
 gpu_decode_call gpu_decode_call_of(const rope_attention_problem *p, const rope_attention_call *call,
@@ -76,10 +79,11 @@ gpu_decode_call gpu_decode_call_of(const rope_attention_problem *p, const rope_a
     const int64_t page_size = p->cache ? p->page_size : INT_MAX;
     const rope_operand *q = &call->rope.tensor[0];
     const int64_t *stride = q->out ? q->out_stride : q->in_stride;
+    const void *boundaries = call->rope.position.cu_seqlens;
     gpu_decode_call d = {.k = tensor_of(&call->k),
                          .v = tensor_of(&call->v),
                          .q = q->out ? q->out : q->in,
-                         .q_row = (uint32_t)(stride[0] / 8),
+                         .q_row = (uint32_t)(stride[boundaries != NULL] / 8),
                          .q_head = (uint32_t)(stride[2] / 8),
                          .heads = (int32_t)q->heads,
                          .k_heads = (int32_t)call->k.heads,
@@ -94,6 +98,8 @@ gpu_decode_call gpu_decode_call_of(const rope_attention_problem *p, const rope_a
                          .window = (int32_t)gpu_at_most(p->window, INT_MAX),
                          .chunk = (int32_t)gpu_at_most(p->chunk, INT_MAX),
                          .most = (int32_t)gpu_at_most(rope_keys_most(p, INT64_MAX), INT_MAX),
+                         .boundaries = boundaries,
+                         .rows = call->rope.tokens,
                          .q_lengths = call->q_lengths,
                          .lengths = call->k_lengths,
                          .table = p->cache == ROPE_CACHE_TABLE ? call->block_table : NULL,

@@ -1,5 +1,5 @@
 /*
- * One query a sequence, in most calls: the same sums as splits.h in the same order, so the same
+ * Sequences of one query, in most calls: the same sums as splits.h in the same order, so the same
  * bits, by parameters cut down and little code, whose fetching a short call waits for.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_DECODE_H
@@ -19,6 +19,7 @@ struct gpu_decode_block {
 struct gpu_decode_keys {
     int32_t count, first, split, splits; /* keys; the first seen; the first split, how many */
     int32_t size;                        /* keys of a split */
+    int64_t row;                         /* of the query */
     bool fails, empty;                   /* lengths are out of range; there is no query */
 };
 
@@ -26,16 +27,33 @@ GPU_FN int64_t gpu_decode_index(const void *list, bool wide, int64_t at) {
     return wide ? ((const int64_t *)list)[at] : ((const int32_t *)list)[at];
 }
 
+/* The row of a sequence's one query; -1: it has not one, or not the one of its last key. */
+GPU_FN int64_t gpu_decode_row(const gpu_decode_call &c, int sequence) {
+    if (!c.boundaries)
+        return sequence;
+    const bool wide = c.flags & GPU_DECODE_WIDE;
+    const int64_t begin = gpu_decode_index(c.boundaries, wide, sequence),
+                  last = gpu_decode_index(c.boundaries, wide, sequence + 1) - 1;
+    return last == (begin < 0 ? 0 : begin) && last < c.rows ? last : -1;
+}
+
 GPU_FN gpu_decode_keys gpu_decode_keys_of(const gpu_decode_call &c, int sequence) {
+    const int64_t row = gpu_decode_row(c, sequence);
     int64_t count = c.capacity;
     if (c.lengths)
         count = gpu_decode_index(c.lengths, c.flags & GPU_DECODE_WIDE, sequence);
     int64_t queries = 1;
     if (c.q_lengths)
         queries = gpu_decode_index(c.q_lengths, c.flags & GPU_DECODE_WIDE, sequence);
-    gpu_decode_keys k = {
-        (int32_t)count, 0, 0, 0, 0, count < 0 || count > c.capacity || queries < 0 || queries > 1,
-        queries == 0};
+    gpu_decode_keys k = {(int32_t)count,
+                         0,
+                         0,
+                         0,
+                         0,
+                         row,
+                         row >= 0 &&
+                             (count < 0 || count > c.capacity || queries < 0 || queries > 1),
+                         row < 0 || queries == 0};
     if (k.fails)
         return k;
     const int32_t index = k.count - 1;
@@ -51,25 +69,24 @@ GPU_FN gpu_decode_keys gpu_decode_keys_of(const gpu_decode_call &c, int sequence
 
 GPU_FN auto gpu_decode_part(const gpu_decode_call &c, int sequence, int head, int split, int dv) {
     return gpu_global(c.parts.at) +
-           (((int64_t)sequence * c.heads + head) * c.parts.splits + split) * (dv + 2);
+           ((sequence * c.parts.queries * c.heads + head) * c.parts.splits + split) * (dv + 2);
 }
 
 template <int DTYPE>
-GPU_FN void gpu_decode_store(const gpu_decode_call &c, int sequence, int head, int i, float out,
+GPU_FN void gpu_decode_store(const gpu_decode_call &c, int64_t row, int head, int i, float out,
                              float largest, float sum) {
     gpu_end_joined<DTYPE>(c.sink_dtype, c.sinks, head, i, out, largest, sum,
-                          (uint16_t *)c.out + sequence * c.out_stride[0] + head * c.out_stride[1] +
+                          (uint16_t *)c.out + row * c.out_stride[0] + head * c.out_stride[1] +
                               i * c.out_stride[2],
-                          c.lse ? c.lse + sequence * c.lse_stride[0] + head * c.lse_stride[1]
-                                : NULL);
+                          c.lse ? c.lse + row * c.lse_stride[0] + head * c.lse_stride[1] : NULL);
 }
 
 /* --- queries --- */
 
 template <int D>
-GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, int sequence, int key_head,
+GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, int64_t of, int key_head,
                                     char *queries) {
-    const uint32_t at = (uint32_t)sequence * c.q_row + (uint32_t)(key_head * c.group) * c.q_head;
+    const uint32_t at = (uint32_t)of * c.q_row + (uint32_t)(key_head * c.group) * c.q_head;
 #pragma unroll 2
     for (int e = gpu_thread(); e < GPU_SPLIT_ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
         const int row = e / (D / 8), chunk = e % (D / 8);
@@ -81,12 +98,12 @@ GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, int sequence, int 
 
 /* cos and sin of a thread's pair at the query's position, as rope_computed() gives them. */
 template <int D>
-GPU_FN rope_coefficients gpu_decode_angle(const gpu_decode_call &c, int sequence, int count) {
+GPU_FN rope_coefficients gpu_decode_angle(const gpu_decode_call &c, const gpu_decode_keys &k) {
     const int pair = gpu_thread() % (D / 2);
     if (pair >= c.pairs)
         return {1, 0, 1, 0};
     const int64_t index =
-        c.ids ? gpu_decode_index(c.ids, c.flags & GPU_DECODE_WIDE, sequence * c.id_row) : count - 1;
+        c.ids ? gpu_decode_index(c.ids, c.flags & GPU_DECODE_WIDE, k.row * c.id_row) : k.count - 1;
     const rope_cos_sin a =
         rope_cos_sin_turns((uint64_t)rope_sum(index, c.offset) * gpu_global(c.turns)[pair]);
     const float cos = a.c * c.factor, sin = a.s * c.factor;
@@ -192,7 +209,8 @@ GPU_FN void gpu_decode_attend(const gpu_decode_call &c, const char *queries, con
 /* Joins the warps' parts: to results of the split, or where it is the only one, to out. */
 template <int DTYPE, int D>
 GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *b, int sequence,
-                              int key_head, int split, bool alone, const float *kept) {
+                              int64_t query, int key_head, int split, bool alone,
+                              const float *kept) {
     if (b->lacks_page && gpu_thread() == 0 && c.flag)
         *c.flag = 1;
     if (b->lacks_page && alone)
@@ -201,7 +219,7 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
         &b->joint, kept, c.group, [&](int row, int i, float out, float largest, float sum) {
             const int head = key_head * c.group + row;
             if (i < c.v_dim && alone)
-                gpu_decode_store<DTYPE>(c, sequence, head, i, out, largest, sum);
+                gpu_decode_store<DTYPE>(c, query, head, i, out, largest, sum);
             else if (i < c.v_dim)
                 gpu_store_part(gpu_decode_part(c, sequence, head, split, c.v_dim), c.v_dim, i, out,
                                largest, b->lacks_page ? GPU_PART_LEFT_OUT : sum);
@@ -266,13 +284,13 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, D > GPU_TILE_NARROW ? 2
                   base = seen / GPU_TILE_KEYS * GPU_TILE_KEYS,
                   last = begin + k.size < k.count ? begin + k.size : k.count, from = seen - base,
                   end = last - base;
-        gpu_decode_copy_queries<D>(c, sequence, key_head, queries);
+        gpu_decode_copy_queries<D>(c, k.row, key_head, queries);
         if (threadIdx.x == 0)
             b.lacks_page = 0;
         __syncthreads();
         gpu_decode_place<D>(c, &b, sequence, key_head, base, from, end, 0);
         gpu_copies_mark();
-        const rope_coefficients m = gpu_decode_angle<D>(c, sequence, k.count);
+        const rope_coefficients m = gpu_decode_angle<D>(c, k);
         __syncthreads();
         gpu_decode_copy<D>(c, &b, from, end, 0, stage, stage + GPU_TILE_KEYS * D * 2);
         gpu_copies_mark();
@@ -287,7 +305,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, D > GPU_TILE_NARROW ? 2
         __syncthreads();
         float *kept = (float *)(void *)stage;
         gpu_split_keep<D>(b.sums + gpu_thread(), rows, c.group, &b.joint, kept);
-        gpu_decode_finish<DTYPE, D>(c, &b, sequence, key_head, split, k.splits <= 1, kept);
+        gpu_decode_finish<DTYPE, D>(c, &b, sequence, k.row, key_head, split, k.splits <= 1, kept);
     }
 }
 
@@ -309,8 +327,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     if (row.sum == GPU_PART_LEFT_OUT)
         return;
     gpu_repeat<N>([&](int n) {
-        gpu_decode_store<DTYPE>(c, sequence, head, first + n * EACH, row.out[n], row.largest,
-                                row.sum);
+        gpu_decode_store<DTYPE>(c, k.row, head, first + n * EACH, row.out[n], row.largest, row.sum);
     });
 }
 

@@ -86,6 +86,7 @@ typedef struct gpu_attention_parts {
     float *at;
     int64_t queries, splits; /* the most of a sequence */
     int32_t skips;           /* blocks are few: they look for sequences that are split */
+    int32_t leaves_ones;     /* another launch has sequences of one query, by gpu_is_one() */
 } gpu_attention_parts;
 
 /* Keys or values as the kernel of one query reads them, in units of 16 bytes: where heads of page,
@@ -104,12 +105,13 @@ enum {
 };
 
 /*
- * A call of which every sequence has one query, cut down to what most calls need: exact angles of
- * one axis and one list, heads in vectors of 16 bytes, no ring, no tree. Sequences are batch rows.
+ * A call of which sequences have one query, cut down to what most calls need: exact angles of one
+ * axis and one list, heads in vectors of 16 bytes, no ring, no tree. Sequences are batch rows, or
+ * packed: then others than those of one query are left out.
  */
 typedef struct gpu_decode_call {
     gpu_decode_tensor k, v;
-    const char *q; /* units of 16 bytes, over [sequence, head] */
+    const char *q; /* units of 16 bytes, over [row, head] */
     uint32_t q_row, q_head;
     int32_t heads, k_heads, group;
     int32_t dim, v_dim;  /* elements of a head */
@@ -118,19 +120,21 @@ typedef struct gpu_decode_call {
     int32_t capacity, page_size, pages; /* most keys of a sequence; tokens of a page; pages */
     int32_t window, chunk;              /* INT32_MAX: none */
     int32_t most;                       /* keys that a query sees at most */
-    const void *q_lengths;              /* 1 or 0 of each sequence, or NULL: 1 */
-    const void *lengths;                /* of sequences, or NULL: capacity */
-    const void *table;                  /* or NULL: a sequence's page is its index */
+    const void *boundaries; /* of packed sequences in rows, or NULL: a sequence is a row */
+    int64_t rows;           /* that are there, where sequences are packed */
+    const void *q_lengths;  /* 1 or 0 of each sequence, or NULL: 1 */
+    const void *lengths;    /* of sequences, or NULL: capacity */
+    const void *table;      /* or NULL: a sequence's page is its index */
     int64_t table_row, table_page;
-    const void *ids; /* position of a sequence's query, or NULL: by its index */
+    const void *ids; /* position of a row's query, or NULL: by its index */
     int64_t id_row, offset;
     const uint64_t *turns;
     float factor, scale, soft_cap;
     int32_t sink_dtype;
     const void *sinks;
-    void *out; /* elements over [sequence, head, dim] */
+    void *out; /* elements over [row, head, dim] */
     int64_t out_stride[3];
-    float *lse; /* or NULL; over [sequence, head] */
+    float *lse; /* or NULL; over [row, head] */
     int64_t lse_stride[2];
     int32_t *flag; /* or NULL */
     gpu_attention_parts parts;

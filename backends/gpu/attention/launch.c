@@ -10,6 +10,7 @@
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/attention/sm90.h"
 #include "backends/gpu/attention/workspace.h"
+#include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
 typedef gpu_attention_launches launches;
@@ -48,25 +49,28 @@ static int prepare(launches *l, char *workspace, gpu_attention_layout *layout) {
 }
 
 static gpuError_t join(launches *l, const gpu_attention_parts *parts) {
+    const int packed = l->call.rope.position.cu_seqlens != NULL;
+    const int64_t dim = l->state->problem.v_head_dim, heads = l->call.rope.tensor[0].heads,
+                  sequences = rope_attention_sequences(&l->call);
     void *arguments[] = {(void *)(uintptr_t)&l->state->problem, &l->call, (void *)(uintptr_t)parts};
-    return gpu_attention_start(l, l->state->kernels->join,
-                               rope_attention_sequences(&l->call) * parts->queries,
-                               l->call.rope.tensor[0].heads, 0, arguments);
+    return gpu_attention_start(
+        l, l->state->kernels->join, packed ? sequences : sequences * parts->queries,
+        gpu_divide_up(heads * ((dim + 1) / 2), GPU_ATTENTION_THREADS), 0, arguments);
 }
 
-/* One query a sequence. */
+/* Sequences of one query: all, which are joined as well, or where others are packed too some. */
 static gpuError_t attend_decode(launches *l, const gpu_attention_choice *c) {
     const gpu_attention_function decode = gpu_attention_function_of(l->state, GPU_ATTEND_DECODE),
                                  joins = gpu_attention_function_of(l->state, GPU_JOIN_DECODE);
     gpu_decode_call d = gpu_decode_call_of(&l->state->problem, &l->call, &c->parts);
-    const uint32_t sequences = (uint32_t)l->call.rope.batch;
+    const uint32_t sequences = (uint32_t)rope_attention_sequences(&l->call);
     const dim3 block = {GPU_ATTENTION_THREADS, 1, 1},
                grid = {(uint32_t)d.k_heads, (uint32_t)d.parts.splits, sequences},
                joined = {(uint32_t)((d.heads - 1) / GPU_JOINED_HEADS(d.v_dim) + 1), sequences, 1};
     void *arguments[] = {&d};
     const gpuError_t error = gpu_launch_kernel(decode.symbol, grid, block, arguments,
                                                (size_t)decode.shared, l->stream, gpu_next_early(l));
-    if (error != gpuSuccess || !c->join)
+    if (error != gpuSuccess || !c->join || c->ones)
         return error;
     return c->join == GPU_JOIN_DECODE ? gpu_launch_kernel(joins.symbol, joined, block, arguments, 0,
                                                           l->stream, gpu_next_early(l))
@@ -99,7 +103,9 @@ static gpuError_t attend_sm90(launches *l, const gpu_attending *a) {
 static gpuError_t attend(launches *l, const gpu_attention_choice *c) {
     if (c->few.kernel == GPU_ATTEND_DECODE)
         return attend_decode(l, c);
-    gpuError_t error = start(l, &c->few, &c->parts);
+    gpuError_t error = c->ones ? attend_decode(l, c) : gpuSuccess;
+    if (error == gpuSuccess)
+        error = start(l, &c->few, &c->parts);
     if (error == gpuSuccess && c->join)
         error = join(l, &c->parts);
     if (error == gpuSuccess && c->rest.kernel == GPU_ATTEND_SM90)

@@ -59,7 +59,7 @@ GPU_FN gpu_joined<N> gpu_join(PART part, int i, int step, int dv, int count) {
             const bool there = first + m < count;
             largest[m] = there ? at[dv] : -INFINITY;
             sum[m] = there ? at[dv + 1] : 0;
-            gpu_repeat<N>([&](int n) { out[m][n] = there ? at[i + n * step] : 0; });
+            gpu_repeat<N>([&](int n) { out[m][n] = there ? at[i + n * step] : -0.0f; });
         });
         gpu_repeat<MANY>([&](int m) {
             left_out |= sum[m] == GPU_PART_LEFT_OUT;

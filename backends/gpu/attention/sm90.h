@@ -25,7 +25,7 @@ enum { GPU_SM90_ROWS = 128, SM90_HEADER = 2048 };
 
 /* Device memory that a launch writes to, at multiples of 16. */
 typedef struct gpu_sm90_memory {
-    void *tickets;   /* GPU_SM90_TICKETS bytes */
+    void *tickets;   /* GPU_SM90_TICKETS bytes: a counter, and whether there is no tile */
     void *angles;    /* gpu_sm90_angles() bytes of each query, where they rotate here */
     int32_t *failed; /* of each sequence, where gpu_sm90_looks_at_pages() */
     void *gathered;  /* gpu_sm90_gathered() bytes */

@@ -36,6 +36,11 @@ GPU_FN bool gpu_is_split(const gpu_attention_parts &parts, const rope_attention_
     return s->q_count <= parts.queries;
 }
 
+/* Whether the kernel of sequences of one query has a sequence. */
+GPU_FN bool gpu_is_one(const gpu_attention_parts &parts, const rope_attention_sequence *s) {
+    return parts.leaves_ones && s->q_count == 1 && rope_query_index(s, 0) == s->k_count - 1;
+}
+
 /* All rows of a sequence and key head are left out; MANY: there may be more than threads. */
 template <bool MANY>
 GPU_FN void gpu_split_leave_out(const rope_attention_call *call, const rope_attention_sequence *s,
@@ -89,7 +94,7 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
     const rope_attention_sequence s = rope_attention_sequence_of(p, call, gpu_own(n / each));
     if (s.fails && threadIdx.x == 0)
         gpu_attention_flag(call);
-    if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s))
+    if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s) || gpu_is_one(parts, &s))
         return true;
     const rope_key_range used = gpu_splits_used(p, &s);
     w->alone = used.end - used.begin <= 1;
@@ -109,7 +114,7 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
 GPU_FN bool gpu_split_has(const rope_attention_problem *p, const rope_attention_call *call,
                           const gpu_attention_parts &parts, int64_t sequence, int64_t part) {
     const rope_attention_sequence s = rope_attention_sequence_of(p, call, gpu_own(sequence));
-    if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s))
+    if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s) || gpu_is_one(parts, &s))
         return s.fails && part == 0;
     const rope_key_range used = gpu_splits_used(p, &s);
     return part == 0 || part < used.end - used.begin;

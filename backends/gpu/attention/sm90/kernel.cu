@@ -48,13 +48,22 @@ template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_map
 
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
     gpu_attention_sm90_pages(GPU_PARAMETER rope_attention_problem problem,
-                             GPU_PARAMETER rope_attention_call call, int32_t *failed) {
+                             GPU_PARAMETER rope_attention_call call, int32_t *failed, int few,
+                             int32_t *none) {
+    const int64_t sequences = rope_attention_sequences(&call), group = gpu_attention_group(&call);
+    int many = 0;
     gpu_wait_for_last();
     gpu_let_next_start();
-    for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call); n += gridDim.x) {
+    for (int64_t n = threadIdx.x; none && blockIdx.x == 0 && n < sequences; n += blockDim.x)
+        many |=
+            rope_attention_segment_of(&call.rope.position, call.q_lengths, n).count * group > few;
+    many = __syncthreads_or(many);
+    if (none && blockIdx.x == 0 && threadIdx.x == 0)
+        *none = !many;
+    for (int64_t n = blockIdx.x; n < sequences; n += gridDim.x) {
         const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, n);
-        const int good =
-            s.fails || gpu_attention_has_pages(&problem, &call, &s, gpu_keys_used(&problem, &s));
+        const int good = s.fails || s.q_count * group <= few ||
+                         gpu_attention_has_pages(&problem, &call, &s, gpu_keys_used(&problem, &s));
         const int all = __syncthreads_and(good);
         if (threadIdx.x == 0)
             failed[n] = !all;

@@ -82,8 +82,9 @@ typedef struct sm90_schedule {
     float unit;   /* what makes scores logits of base 2 */
     float lowest; /* no score is below, and this times `unit` is finite */
     int32_t has_sinks;
-    int32_t splits;    /* sequences of few queries are left out */
-    uint32_t *tickets; /* 0 ahead of the launch; or NULL: tiles are dealt in turn */
+    int32_t splits;      /* sequences of few queries are left out */
+    uint32_t *tickets;   /* 0 ahead of the launch; or NULL: tiles are dealt in turn */
+    const int32_t *none; /* not 0: all sequences are left out; or NULL: it is not known */
     sm90_rotation rotation;
     float *lse; /* or NULL */
     int64_t lse_stride[3];
@@ -96,9 +97,9 @@ typedef struct sm90_schedule {
 enum { SM90_64, SM90_128, SM90_192, SM90_256, SM90_HEADS };
 extern const void *const gpu_attention_sm90_kernels[SM90_HEADS][2];
 
-/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed): a block of
- * GPU_ATTENTION_THREADS threads says of a sequence whether its table has a page that the cache
- * lacks. */
+/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none): a
+ * block of GPU_ATTENTION_THREADS threads says of a sequence of more than `few` rows whether its
+ * table has a page that the cache lacks, and of those that are packed whether there is none. */
 extern const void *const gpu_attention_sm90_pages_kernel;
 
 /* Keys or values in rows of sequences: [sequence, key, head, element], so many keys of each. */

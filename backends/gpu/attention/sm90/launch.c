@@ -296,9 +296,18 @@ static gpuError_t launch_angles(const gpu_sm90_call *l, int early) {
                              early);
 }
 
+/* Where a launch that looks at pages says that packed sequences are all left out, or NULL. */
+static int32_t *none_of(const gpu_sm90_call *l) {
+    return gpu_sm90_looks_at_pages(l->problem) && l->leaves_few && l->call->rope.position.cu_seqlens
+               ? (int32_t *)l->memory.tickets + 1
+               : NULL;
+}
+
 static gpuError_t launch_pages(const gpu_sm90_call *l) {
+    int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
+    int32_t *none = none_of(l);
     void *arguments[] = {(void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call,
-                         (void *)(uintptr_t)&l->memory.failed};
+                         (void *)(uintptr_t)&l->memory.failed, &few, &none};
     const dim3 grid = {(uint32_t)gpu_at_most(rope_attention_sequences(l->call), 65535), 1, 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_pages_kernel, grid, block, arguments, 0, l->stream,
@@ -320,6 +329,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
                   page = gathered ? 0 : sm90_page_of(p), keys = page ? page : sm90_keys_of_tile(p);
     sm90_schedule schedule = schedule_of(p, &call, page, failed, &l->memory, l->leaves_few);
     const int32_t pack = 1 << schedule.pack;
+    schedule.none = none_of(l);
     CUtensorMap maps[4];
     if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack, 1) ||
         !sm90_map_encode(&maps[1], dtype, &k, 1, keys, 1) ||
@@ -332,7 +342,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     if (error == gpuSuccess && rotates)
         error = launch_angles(l, looks ? l->follows_early : l->early);
     else if (error == gpuSuccess && schedule.tickets)
-        error = cudaMemsetAsync(schedule.tickets, 0, GPU_SM90_TICKETS, l->stream);
+        error = cudaMemsetAsync(schedule.tickets, 0, sizeof *schedule.tickets, l->stream);
     void *arguments[] = {&maps[0], &maps[1], &maps[2], &maps[3], &schedule, (void *)(uintptr_t)p,
                          &call,    &failed};
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},

@@ -194,7 +194,8 @@ GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t
 /* All tiles of a block from tile `n` on, each when it is wanted. The number of the tile that ends
  * them. */
 template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
-    int32_t next = careful ? 0 : (int32_t)blockIdx.x;
+    const int32_t *none = b.schedule->none;
+    int32_t next = careful ? 0 : none && *none ? b.schedule->tiles : (int32_t)blockIdx.x;
 #pragma unroll 1
     while (sm90_find_one<T>(b, n, careful, next)->head >= 0) {
         gpu_wait_for_last(); /* the first tile may be known without it */
