@@ -12,7 +12,7 @@
 
 static const char kernel[] = "decode_sm90";
 
-enum { DIM = 128, SEQUENCES = 5, K_HEADS = 2, PLACES = 2048 };
+enum { SEQUENCES = 5, K_HEADS = 2, PLACES = 2048 };
 
 /* Keys of each of five sequences, the new ones included: none, fewer than tokens, at ends of chunks
  * of 16 keys, in one split and in several. */
@@ -24,6 +24,7 @@ typedef struct one_launch {
     int32_t by_sequence; /* ROPE_CACHE_SEQUENCE */
     int32_t window, sinks, soft_cap;
     int32_t sequences, places; /* 0: SEQUENCES, PLACES */
+    int32_t dim;               /* 0: 128 */
 } one_launch;
 
 static const one_launch cases[] = {
@@ -44,7 +45,18 @@ static const one_launch cases[] = {
     {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 640, .places = 64},
     {ROPE_F16, 2, 8, .page_size = 16, .sequences = 640, .places = 64, .slots = 1},
     {ROPE_BF16, 1, 3, .page_size = 32, .sequences = 96, .places = 950},
+    /* heads of 64 */
+    {ROPE_BF16, 1, 4, .page_size = 16, .norm = ROPE_NORM_ROUND_TWICE, .dim = 64},
+    {ROPE_F16, 1, 8, .page_size = 32, .pairing = ROPE_PAIRING_INTERLEAVED, .slots = 1, .dim = 64},
+    {ROPE_BF16, 8, 2, .page_size = 16, .norm = ROPE_NORM_ROUND_ONCE, .dim = 64},
+    {ROPE_F16, 4, 4, .page_size = 16, .window = 37, .sinks = 1, .dim = 64},
+    {ROPE_BF16, 3, 1, .by_sequence = 1, .soft_cap = 30, .dim = 64},
+    {ROPE_BF16, 1, 7, .page_size = 48, .sequences = 96, .places = 950, .dim = 64},
 };
+
+static int64_t dim_of(const one_launch *o) {
+    return o->dim ? o->dim : 128;
+}
 
 /* The parts of an arena. */
 typedef struct parts {
@@ -78,14 +90,14 @@ static int64_t pages_of(const one_launch *o) {
 }
 
 static parts parts_of(const one_launch *o) {
-    const size_t head = DIM * 2, sequences = (size_t)sequences_of(o),
+    const size_t head = (size_t)dim_of(o) * 2, sequences = (size_t)sequences_of(o),
                  tokens = sequences * (size_t)o->tokens, pages = sequences * (size_t)pages_of(o);
     const size_t q = tokens * K_HEADS * (size_t)o->group, k = tokens * K_HEADS;
     parts p = {0};
     p.q = add(&p.bytes, q * head);
     p.k = add(&p.bytes, k * head);
     p.v = add(&p.bytes, k * head);
-    p.weight = add(&p.bytes, head);
+    p.weight = add(&p.bytes, 2 * head);
     p.sinks = add(&p.bytes, (size_t)(K_HEADS * o->group) * 2);
     for (int i = 0; i < 2; i++)
         p.cache[i] = add(&p.bytes, pages * (size_t)page_size_of(o) * K_HEADS * head);
@@ -128,7 +140,7 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
 /* Places behind a sequence's keys, and ahead of its window, hold NaNs, which nothing reads. */
 static void spoil_rest(decode_case *c, const one_launch *o, const parts *p) {
     const int32_t *table = (const int32_t *)(const void *)(c->append.base.arena + p->table);
-    const int64_t size = page_size_of(o), pages = pages_of(o), head = K_HEADS * DIM;
+    const int64_t size = page_size_of(o), pages = pages_of(o), head = K_HEADS * dim_of(o);
     for (int32_t s = 0; s < sequences_of(o); s++)
         for (int64_t n = 0; n < size * pages; n++) {
             const int64_t first = keys_of(o, s) - o->tokens,
@@ -144,7 +156,7 @@ static void describe(decode_case *c, const one_launch *o) {
     rope_append_desc *a = &c->desc.append;
     c->desc = (rope_decode_desc)ROPE_DECODE_DESC_INIT;
     a->rope.dtype = o->dtype;
-    a->rope.head_dim = DIM;
+    a->rope.head_dim = (int32_t)dim_of(o);
     a->rope.pairing_in = o->pairing;
     a->rope.position_dtype = ROPE_I32;
     if (o->norm)
@@ -179,8 +191,10 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     a->rope.q = (rope_tensor){.in = arena + p->q, .heads = K_HEADS * o->group};
     a->rope.k = (rope_tensor){.in = arena + p->k, .heads = K_HEADS};
     a->v = (rope_tensor){.in = arena + p->v, .heads = K_HEADS};
-    if (o->norm)
-        a->q_weight.data = a->k_weight.data = arena + p->weight;
+    if (o->norm) {
+        a->q_weight.data = arena + p->weight;
+        a->k_weight.data = arena + p->weight + dim_of(o) * 2;
+    }
     a->k_cache.data = arena + p->cache[0];
     a->v_cache.data = arena + p->cache[1];
     a->rope.sequence_offsets = arena + p->starts;
@@ -207,7 +221,7 @@ static void check_close(const one_launch *o, const parts *p, const unsigned char
                         const unsigned char *result) {
     const int64_t rows = sequences_of(o) * o->tokens * K_HEADS * o->group;
     CHECK(memcmp(expected, result, p->out) == 0, "caches differ from those of rope_append");
-    for (int64_t i = 0; i < rows * DIM; i++) {
+    for (int64_t i = 0; i < rows * dim_of(o); i++) {
         const double x = oracle_load(o->dtype, expected + p->out, i),
                      y = oracle_load(o->dtype, result + p->out, i);
         CHECK(fabs(x - y) <= bound_of(o), "element %lld of out is %g, not %g", (long long)i, y, x);
@@ -225,7 +239,7 @@ static void check_alone(const decode_case *c, const one_launch *o, const parts *
                         const unsigned char *expected) {
     const int64_t heads = K_HEADS * o->group, step = 1 + sequences_of(o) / 12;
     for (int64_t s = 0; !o->by_sequence && s < sequences_of(o); s += step) {
-        const size_t bytes = (size_t)(o->tokens * heads * DIM * 2);
+        const size_t bytes = (size_t)(o->tokens * heads * dim_of(o) * 2);
         unsigned char *result = malloc(p->bytes);
         decode_case alone = *c;
         rope_append_args *a = &alone.args.append;

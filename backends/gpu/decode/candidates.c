@@ -43,7 +43,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *given, 
     state->problem = (rope_decode_problem){&state->append, &state->attention};
     gpuError_t error = gpu_bind(&state->on, device, state->append.rope.launch, NULL, 0);
     if (error == gpuSuccess)
-        error = gpu_decode_sm90_load(state->append.rope.dtype, &state->on.early);
+        error = gpu_decode_sm90_load(problem, &state->on.early);
     state->on.early &= state->append.rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     return error == gpuSuccess
                ? gpu_lists_copy(&problem->append->rope, &state->append.rope, &state->on.lists)
@@ -99,9 +99,10 @@ static rope_status workspace_of(const void *problem, const void *kernel, const v
                                 size_t *bytes) {
     const rope_attention_bounds *b = given;
     const gpu_binding *binding = kernel;
-    (void)problem;
+    const rope_decode_problem *p = problem;
     *bytes = gpu_decode_sm90_workspace(
-        &(gpu_decode_sizes){b->batch, b->tokens, b->k_tokens, b->q_heads, b->k_heads},
+        &(gpu_decode_sizes){b->batch, b->tokens, b->k_tokens, b->q_heads, b->k_heads,
+                            p->append->steps[ROPE_APPEND_Q].head_dim},
         binding->multiprocessors);
     return ROPE_OK;
 }

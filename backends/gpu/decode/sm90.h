@@ -8,6 +8,7 @@
 
 typedef struct gpu_decode_sizes {
     int64_t sequences, tokens, k_tokens, q_heads, k_heads; /* the most of each */
+    int32_t dim;                                           /* elements of a head */
 } gpu_decode_sizes;
 
 typedef struct gpu_decode_launch {
@@ -36,8 +37,8 @@ size_t gpu_decode_sm90_workspace(const gpu_decode_sizes *sizes, int multiprocess
 size_t gpu_decode_sm90_workspace_of(const rope_decode_problem *problem,
                                     const rope_decode_call *call, int multiprocessors);
 
-/* Loads the kernels of a dtype. */
-gpuError_t gpu_decode_sm90_load(int32_t dtype, int32_t *early);
+/* Loads the kernels of a problem. */
+gpuError_t gpu_decode_sm90_load(const rope_decode_problem *problem, int32_t *early);
 
 gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *launch);
 

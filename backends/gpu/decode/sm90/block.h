@@ -11,19 +11,26 @@
 /* Less than every logit, and finite: a row that has seen no key has it as its largest. */
 #define DECODE_LOWEST (-3.40282347e38f)
 
-/* Numbers of a kernel of so many rows. */
-template <int ROWS> struct decode_shape {
+/* Numbers of a kernel of so many rows, and elements of heads. */
+template <int ROWS_, int DIM_> struct decode_shape {
     enum {
+        ROWS = ROWS_,
+        DIM = DIM_,
         WARPS = SM90_DECODE_WARPS_OF(ROWS),
-        STAGES = SM90_DECODE_STAGES_OF(ROWS),
+        STAGES = SM90_DECODE_STAGES_OF(DIM),
         TOKENS = SM90_DECODE_TOKENS_OF(ROWS),
         TILES = ROWS > 8 ? ROWS / 8 : 1,                                /* of 8 rows, in products */
+        STEPS = DIM / 16,                                               /* of products */
+        LANES = DIM / 4,                                                /* that share a head */
         EACH = ROWS / SM90_DECODE_HELPERS,                              /* rows of a helper */
         NEW = (TOKENS + SM90_DECODE_HELPERS - 1) / SM90_DECODE_HELPERS, /* tokens of a helper */
         JOINERS = SM90_DECODE_JOINERS_OF(ROWS),
         AHEAD = SM90_DECODE_AHEAD,
         BEHIND = SM90_DECODE_BEHIND,
-        SLOT = 2 * SM90_DECODE_CHUNK_BYTES
+        CHUNK_BYTES = SM90_DECODE_CHUNK_BYTES(DIM),
+        SLOT = 2 * CHUNK_BYTES,
+        QUERY_BYTES = SM90_DECODE_QUERY_BYTES(DIM),
+        SUM_FLOATS = SM90_DECODE_SUM_FLOATS(DIM)
     };
 };
 
@@ -35,35 +42,36 @@ struct decode_split {
 /* The part of shared memory that has names: two of what helpers prepare an item ahead. Queries and
  * new tokens are ready when all helpers have arrived, sums when all compute warps have, and free
  * when all helpers have read them. */
-template <int ROWS> struct decode_header {
-    uint64_t full[decode_shape<ROWS>::WARPS][decode_shape<ROWS>::STAGES];
+template <class S> struct decode_header {
+    uint64_t full[S::WARPS][S::STAGES];
     uint64_t queries_ready[SM90_DECODE_AHEAD], fresh_ready[SM90_DECODE_AHEAD],
         sums_ready[SM90_DECODE_BEHIND], sums_free[SM90_DECODE_BEHIND];
-    uint64_t split_ready[decode_shape<ROWS>::JOINERS], split_taken[decode_shape<ROWS>::JOINERS];
-    decode_split split[decode_shape<ROWS>::JOINERS]; /* 0 splits: there is no other */
-    decode_split joined[SM90_DECODE_HELPERS + decode_shape<ROWS>::JOINERS]; /* of each warp */
-    float2 top[SM90_DECODE_BEHIND][decode_shape<ROWS>::WARPS]
-              [ROWS]; /* largest logit, sum of weights; < 0: left out */
+    uint64_t split_ready[S::JOINERS], split_taken[S::JOINERS];
+    decode_split split[S::JOINERS];                        /* 0 splits: there is no other */
+    decode_split joined[SM90_DECODE_HELPERS + S::JOINERS]; /* of each warp */
+    float2 top[SM90_DECODE_BEHIND][S::WARPS]
+              [S::ROWS]; /* largest logit, sum of weights; < 0: left out */
     int32_t place[SM90_DECODE_AHEAD][SM90_DECODE_TOKENS]; /* index of a new token's key, or -1 */
 };
 
-template <int ROWS> struct decode_block {
+template <class S> struct decode_block {
     const sm90_decode_call *call;
-    decode_header<ROWS> *header;
+    decode_header<S> *header;
     char *fresh;   /* [item, token], keys and values of new tokens */
     char *queries; /* [item, row] */
     float *sums;   /* [item, warp, row] */
     uint32_t ring; /* [warp, stage], keys and values of a chunk */
 };
 
-template <int ROWS>
-GPU_FN decode_block<ROWS> decode_block_of(char *memory, const sm90_decode_call *call) {
-    static_assert(sizeof(decode_header<ROWS>) <= 2048, "room for the header");
-    char *sums = memory + SM90_DECODE_RING_OF(ROWS), *queries = sums + SM90_DECODE_SUMS_OF(ROWS),
-         *fresh = queries + SM90_DECODE_QUERIES_OF(ROWS),
-         *header = fresh + SM90_DECODE_FRESH_OF(ROWS);
+template <class S>
+GPU_FN decode_block<S> decode_block_of(char *memory, const sm90_decode_call *call) {
+    static_assert(sizeof(decode_header<S>) <= 2048, "room for the header");
+    char *sums = memory + SM90_DECODE_RING_OF(S::ROWS, S::DIM),
+         *queries = sums + SM90_DECODE_SUMS_OF(S::ROWS, S::DIM),
+         *fresh = queries + SM90_DECODE_QUERIES_OF(S::ROWS, S::DIM),
+         *header = fresh + SM90_DECODE_FRESH_OF(S::ROWS, S::DIM);
     return {call,
-            (decode_header<ROWS> *)(void *)header,
+            (decode_header<S> *)(void *)header,
             fresh,
             queries,
             (float *)(void *)sums,
@@ -72,6 +80,15 @@ GPU_FN decode_block<ROWS> decode_block_of(char *memory, const sm90_decode_call *
 
 GPU_FN int decode_lane(void) {
     return (int)(threadIdx.x % 32u);
+}
+
+/* The lane's place among those that share a head: of 64 elements two have each place. */
+template <class S> GPU_FN int decode_part_lane(void) {
+    return decode_lane() % S::LANES;
+}
+
+template <class S> GPU_FN bool decode_writes(void) {
+    return S::LANES == 32 || decode_lane() < S::LANES;
 }
 
 GPU_FN uint32_t decode_address(const void *p) {

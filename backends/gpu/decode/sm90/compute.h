@@ -27,14 +27,14 @@ struct decode_copies {
 };
 
 /* Pages of the next 32 chunks of the warp, from `chunk` on. */
-template <int WARPS>
+template <class S>
 GPU_FN decode_raw decode_pages(const sm90_decode_call *c, int sequence, int chunk, int end) {
-    chunk += WARPS * (decode_lane());
+    chunk += S::WARPS * (decode_lane());
     return chunk < end ? decode_read_page(c, sequence, chunk) : decode_raw{-1, -1};
 }
 
 /* Finds the next item of which this warp has a chunk; without one its `last` is 0. */
-template <int WARPS>
+template <class S>
 GPU_FN void decode_look_ahead(const sm90_decode_call *c, decode_copies &s, int warp) {
     s.known = 1;
     for (;; s.walk.item += (int)gridDim.x) {
@@ -47,7 +47,7 @@ GPU_FN void decode_look_ahead(const sm90_decode_call *c, decode_copies &s, int w
             break;
     }
     s.walk.item += (int)gridDim.x;
-    s.next_page = decode_pages<WARPS>(c, s.item.sequence, s.item.first + warp, s.item.last);
+    s.next_page = decode_pages<S>(c, s.item.sequence, s.item.first + warp, s.item.last);
 }
 
 GPU_FN void decode_copy(uint32_t to, const CUtensorMap *map, uint32_t barrier, sm90_box at,
@@ -60,10 +60,9 @@ GPU_FN void decode_copy(uint32_t to, const CUtensorMap *map, uint32_t barrier, s
 }
 
 /* Has the warp's next chunk copied, if it has one. The item that it may begin is known. */
-template <int ROWS>
-GPU_FN void decode_send(const decode_block<ROWS> &b, const CUtensorMap *k, const CUtensorMap *v,
+template <class S>
+GPU_FN void decode_send(const decode_block<S> &b, const CUtensorMap *k, const CUtensorMap *v,
                         decode_copies &s, int warp) {
-    typedef decode_shape<ROWS> shape;
     enum : uint64_t { STAYS = 0x1000000000000000u, LEAVES_FIRST = 0x12F0000000000000u };
     const sm90_decode_call *c = b.call;
     if (s.chunk >= s.end) {
@@ -81,21 +80,21 @@ GPU_FN void decode_send(const decode_block<ROWS> &b, const CUtensorMap *k, const
               slot = (s.chunk - decode_over(s.chunk, c->per_page) * c->page_chunks) *
                      SM90_DECODE_CHUNK;
     if (decode_lane() == 0) {
-        const uint32_t to = b.ring + (uint32_t)(warp * shape::STAGES + s.slot) * shape::SLOT,
+        const uint32_t to = b.ring + (uint32_t)(warp * S::STAGES + s.slot) * S::SLOT,
                        full = decode_address(&b.header->full[warp][s.slot]);
         const uint64_t policy = s.sent < c->stay ? STAYS : LEAVES_FIRST;
-        sm90_expect(full, shape::SLOT);
+        sm90_expect(full, S::SLOT);
         decode_copy(to, k, full, {s.head, slot, page}, policy);
-        decode_copy(to + SM90_DECODE_CHUNK_BYTES, v, full, {s.head, slot, page}, policy);
+        decode_copy(to + S::CHUNK_BYTES, v, full, {s.head, slot, page}, policy);
     }
     s.failed = (s.failed & ~(1 << s.slot)) | (page < 0 ? 1 << s.slot : 0);
-    s.slot = s.slot == shape::STAGES - 1 ? 0 : s.slot + 1;
+    s.slot = s.slot == S::STAGES - 1 ? 0 : s.slot + 1;
     s.sent++;
-    s.chunk += shape::WARPS;
+    s.chunk += S::WARPS;
     s.turn++;
     if (s.turn == 32 && s.chunk < s.end) {
         s.turn = 0;
-        s.page = decode_pages<shape::WARPS>(c, s.sequence, s.chunk, s.end);
+        s.page = decode_pages<S>(c, s.sequence, s.chunk, s.end);
     }
 }
 
@@ -123,33 +122,33 @@ GPU_FN uint32_t decode_transpose(uint32_t x) {
 
 /* The rows of an item as a warp has them: a lane has elements lane / 4 (and 8 more) of each 16, of
  * rows lane % 4 * 2 and the next of each tile. */
-template <int TILES> struct decode_rows {
-    uint32_t query[TILES > 1 ? 1 : TILES][8]
+template <class S> struct decode_rows {
+    uint32_t query[S::TILES > 1 ? 1 : S::TILES][S::STEPS]
                   [2]; /* of one tile; more are read again for each chunk */
-    float out[TILES][8][4];
-    float top[TILES][2], sum[TILES][2];
+    float out[S::TILES][S::STEPS][4];
+    float top[S::TILES][2], sum[S::TILES][2];
 };
 
 /* Where a lane's elements of queries are. */
-template <int ROWS> GPU_FN const char *decode_queries_of(const decode_block<ROWS> &b, int n) {
-    const int lane = decode_lane(),
-              row = n % SM90_DECODE_AHEAD * decode_shape<ROWS>::TILES * 8 + lane / 4;
-    return b.queries + row * SM90_DECODE_QUERY_BYTES + lane % 4 * 4;
+template <class S> GPU_FN const char *decode_queries_of(const decode_block<S> &b, int n) {
+    const int lane = decode_lane(), row = n % SM90_DECODE_AHEAD * S::TILES * 8 + lane / 4;
+    return b.queries + row * S::QUERY_BYTES + lane % 4 * 4;
 }
 
+template <class S>
 GPU_FN void decode_read_query(const char *from, int tile, int i, uint32_t (&query)[2]) {
-    const char *at = from + tile * 8 * SM90_DECODE_QUERY_BYTES + i * 32;
+    const char *at = from + tile * 8 * S::QUERY_BYTES + i * 32;
     query[0] = *(const uint32_t *)(const void *)at;
     query[1] = *(const uint32_t *)(const void *)(at + 16);
 }
 
-template <int TILES> GPU_FN void decode_rows_begin(const char *queries, decode_rows<TILES> &rows) {
+template <class S> GPU_FN void decode_rows_begin(const char *queries, decode_rows<S> &rows) {
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
+    for (int t = 0; t < S::TILES; t++) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if (TILES == 1)
-                decode_read_query(queries, 0, i, rows.query[0][i]);
+        for (int i = 0; i < S::STEPS; i++) {
+            if (S::TILES == 1)
+                decode_read_query<S>(queries, 0, i, rows.query[0][i]);
             rows.out[t][i][0] = rows.out[t][i][1] = rows.out[t][i][2] = rows.out[t][i][3] = 0;
         }
         rows.top[t][0] = rows.top[t][1] = DECODE_LOWEST;
@@ -158,55 +157,55 @@ template <int TILES> GPU_FN void decode_rows_begin(const char *queries, decode_r
 }
 
 /* Logits of base 2 of 16 keys: of keys lane / 4 and 8 more. */
-template <int DTYPE, int TILES>
+template <int DTYPE, class S>
 GPU_FN void decode_scores(const sm90_decode_call *c, uint32_t keys, const char *queries,
-                          const decode_rows<TILES> &rows, float (&s)[TILES][4]) {
+                          const decode_rows<S> &rows, float (&s)[S::TILES][4]) {
     const int lane = decode_lane(), row = lane % 8 + lane / 8 % 2 * 8, column = lane / 16;
-    float odd[TILES][4] = {};
+    float odd[S::TILES][4] = {};
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
+    for (int t = 0; t < S::TILES; t++)
         s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
+    for (int i = 0; i < S::STEPS; i += 2) {
         uint32_t x[4], y[4];
         decode_matrices(x, decode_at(keys, row, i * 2 + column));
         decode_matrices(y, decode_at(keys, row, i * 2 + 2 + column));
 #pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            if (TILES == 1) {
+        for (int t = 0; t < S::TILES; t++) {
+            if (S::TILES == 1) {
                 gpu_mma<DTYPE>(s[t], x, rows.query[0][i]);
                 gpu_mma<DTYPE>(odd[t], y, rows.query[0][i + 1]);
             } else {
                 uint32_t query[2][2];
-                decode_read_query(queries, t, i, query[0]);
-                decode_read_query(queries, t, i + 1, query[1]);
+                decode_read_query<S>(queries, t, i, query[0]);
+                decode_read_query<S>(queries, t, i + 1, query[1]);
                 gpu_mma<DTYPE>(s[t], x, query[0]);
                 gpu_mma<DTYPE>(odd[t], y, query[1]);
             }
         }
     }
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
+    for (int t = 0; t < S::TILES; t++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             s[t][i] += odd[t][i];
     if (c->to_cap > 0)
 #pragma unroll
-        for (int t = 0; t < TILES; t++)
+        for (int t = 0; t < S::TILES; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 s[t][i] = gpu_tanh(s[t][i] * c->to_cap);
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
+    for (int t = 0; t < S::TILES; t++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             s[t][i] *= c->unit;
 }
 
 /* Replaces logits by weights, and adds those to the rows' sums. */
-template <int TILES> GPU_FN void decode_weigh(decode_rows<TILES> &rows, float (&s)[TILES][4]) {
+template <class S> GPU_FN void decode_weigh(decode_rows<S> &rows, float (&s)[S::TILES][4]) {
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
+    for (int t = 0; t < S::TILES; t++) {
         float top[2] = {fmaxf(s[t][0], s[t][2]), fmaxf(s[t][1], s[t][3])};
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) {
@@ -223,7 +222,7 @@ template <int TILES> GPU_FN void decode_weigh(decode_rows<TILES> &rows, float (&
                 rows.top[t][h] = larger;
                 rows.sum[t][h] *= by;
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
+                for (int i = 0; i < S::STEPS; i++) {
                     rows.out[t][i][h] *= by;
                     rows.out[t][i][h + 2] *= by;
                 }
@@ -238,21 +237,21 @@ template <int TILES> GPU_FN void decode_weigh(decode_rows<TILES> &rows, float (&
 }
 
 /* Adds weights times values. */
-template <int DTYPE, int TILES>
-GPU_FN void decode_add(uint32_t values, const float (&s)[TILES][4], decode_rows<TILES> &rows) {
+template <int DTYPE, class S>
+GPU_FN void decode_add(uint32_t values, const float (&s)[S::TILES][4], decode_rows<S> &rows) {
     const int lane = decode_lane(), row = lane % 8 + lane / 16 * 8, column = lane / 8 % 2;
-    uint32_t weights[TILES][2];
+    uint32_t weights[S::TILES][2];
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
+    for (int t = 0; t < S::TILES; t++) {
         weights[t][0] = decode_transpose(gpu_join<DTYPE>(s[t][0], s[t][1]));
         weights[t][1] = decode_transpose(gpu_join<DTYPE>(s[t][2], s[t][3]));
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < S::STEPS; i++) {
         uint32_t x[4];
         decode_transposed(x, decode_at(values, row, i * 2 + column));
 #pragma unroll
-        for (int t = 0; t < TILES; t++)
+        for (int t = 0; t < S::TILES; t++)
             gpu_mma<DTYPE>(rows.out[t][i], x, weights[t]);
     }
 }
@@ -264,10 +263,10 @@ GPU_FN void decode_write_word(uint32_t to, uint32_t x) {
 }
 
 /* Puts new tokens of item n into their chunk. */
-template <int ROWS>
-GPU_FN void decode_put_new(const decode_block<ROWS> &b, int n, int chunk, uint32_t keys) {
+template <class S>
+GPU_FN void decode_put_new(const decode_block<S> &b, int n, int chunk, uint32_t keys) {
     const int lane = decode_lane();
-    const uint32_t values = keys + SM90_DECODE_CHUNK_BYTES;
+    const uint32_t values = keys + S::CHUNK_BYTES;
     for (int i = 0; i < b.call->tokens; i++) {
         const int place = b.header->place[n % SM90_DECODE_AHEAD][i],
                   row = place % SM90_DECODE_CHUNK;
@@ -275,23 +274,25 @@ GPU_FN void decode_put_new(const decode_block<ROWS> &b, int n, int chunk, uint32
             continue;
         const uint32_t *from =
             (const uint32_t *)(const void *)(b.fresh +
-                                             (n % SM90_DECODE_AHEAD * decode_shape<ROWS>::TOKENS +
-                                              i) *
-                                                 512);
-        decode_write_word(decode_at(keys, row, lane / 4) + lane % 4 * 4, from[lane]);
-        decode_write_word(decode_at(keys, row, 8 + lane / 4) + lane % 4 * 4, from[32 + lane]);
-        decode_write_word(decode_at(values, row, lane / 4) + lane % 4 * 4, from[64 + lane]);
-        decode_write_word(decode_at(values, row, 8 + lane / 4) + lane % 4 * 4, from[96 + lane]);
+                                             (n % SM90_DECODE_AHEAD * S::TOKENS + i) * 4 * S::DIM);
+#pragma unroll
+        for (int at = 0; at < S::DIM / 2; at += 32) {
+            const int column = (at + lane) / 4;
+            decode_write_word(decode_at(keys, row, column) + lane % 4 * 4, from[at + lane]);
+            decode_write_word(decode_at(values, row, column) + lane % 4 * 4,
+                              from[S::DIM / 2 + at + lane]);
+        }
     }
     __syncwarp();
 }
 
 /* Values of keys begin..end - 1 of a chunk become 0, so that what is there, even a NaN, times a
  * weight of 0 is 0. */
-GPU_FN void decode_clear(uint32_t values, int begin, int end) {
-    const int lane = decode_lane();
+template <class S> GPU_FN void decode_clear(uint32_t values, int begin, int end) {
+    const int lane = decode_part_lane<S>();
     __syncwarp();
-    for (int row = max(begin, 0); row < min(end, (int)SM90_DECODE_CHUNK); row++)
+    for (int row = max(begin, 0); row < min(end, (int)SM90_DECODE_CHUNK) && decode_writes<S>();
+         row++)
         sm90_write_two(decode_at(values, row, lane / 2) + lane % 2 * 8, {0, 0});
     __syncwarp();
 }
@@ -303,11 +304,11 @@ GPU_FN int decode_token_of(const sm90_decode_call *c, int tile, int h) {
 }
 
 /* Takes the keys out that rows do not see. */
-template <int TILES>
-GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&s)[TILES][4]) {
+template <class S>
+GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&s)[S::TILES][4]) {
     const int key = decode_lane() / 4;
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
+    for (int t = 0; t < S::TILES; t++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int token = decode_token_of(c, t, h), end = decode_seen(c, keys, token) - first,
@@ -320,68 +321,67 @@ GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&
 /* Adds the rows of one token after the other. Values that a token does not see are cleared before:
  * the last token's rows are first. Where windows begin the first token's are. No chunk has both
  * ends of several tokens. */
-template <int DTYPE, int TILES>
+template <int DTYPE, class S>
 GPU_FN void decode_add_by_token(const sm90_decode_call *c, int keys, int first, bool begins,
-                                uint32_t values, const float (&s)[TILES][4],
-                                decode_rows<TILES> &rows) {
+                                uint32_t values, const float (&s)[S::TILES][4],
+                                decode_rows<S> &rows) {
 #pragma unroll 1
     for (int n = 0; n < c->tokens; n++) {
         const int i = begins ? n : c->tokens - 1 - n;
-        float own[TILES][4];
+        float own[S::TILES][4];
 #pragma unroll
-        for (int t = 0; t < TILES; t++)
+        for (int t = 0; t < S::TILES; t++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 own[t][e] = decode_token_of(c, t, e % 2) == i ? s[t][e] : 0;
-        decode_clear(values, decode_seen(c, keys, i) - first, SM90_DECODE_CHUNK);
-        decode_clear(values, 0, decode_seen_from(c, keys, i) - first);
-        decode_add<DTYPE, TILES>(values, own, rows);
+        decode_clear<S>(values, decode_seen(c, keys, i) - first, SM90_DECODE_CHUNK);
+        decode_clear<S>(values, 0, decode_seen_from(c, keys, i) - first);
+        decode_add<DTYPE, S>(values, own, rows);
     }
     sm90_writes_known();
 }
 
 /* A chunk. is_whole: it has no new tokens, and every row sees its keys. */
-template <int DTYPE, int ROWS, int TILES>
-GPU_FN void decode_attend(const decode_block<ROWS> &b, int n, int keys, int chunk, bool is_whole,
-                          uint32_t at, decode_rows<TILES> &rows) {
+template <int DTYPE, class S>
+GPU_FN void decode_attend(const decode_block<S> &b, int n, int keys, int chunk, bool is_whole,
+                          uint32_t at, decode_rows<S> &rows) {
     const sm90_decode_call *c = b.call;
     const int first = chunk * SM90_DECODE_CHUNK;
-    float s[TILES][4];
+    float s[S::TILES][4];
     if (!is_whole)
-        decode_put_new<ROWS>(b, n, chunk, at);
-    decode_scores<DTYPE, TILES>(c, at, decode_queries_of<ROWS>(b, n), rows, s);
+        decode_put_new<S>(b, n, chunk, at);
+    decode_scores<DTYPE, S>(c, at, decode_queries_of<S>(b, n), rows, s);
     if (!is_whole)
-        decode_mask<TILES>(c, keys, first, s);
-    decode_weigh<TILES>(rows, s);
+        decode_mask<S>(c, keys, first, s);
+    decode_weigh<S>(rows, s);
     if (!is_whole)
-        decode_add_by_token<DTYPE, TILES>(c, keys, first,
-                                          first < decode_seen_from(c, keys, c->tokens - 1),
-                                          at + SM90_DECODE_CHUNK_BYTES, s, rows);
+        decode_add_by_token<DTYPE, S>(c, keys, first,
+                                      first < decode_seen_from(c, keys, c->tokens - 1),
+                                      at + S::CHUNK_BYTES, s, rows);
     else
-        decode_add<DTYPE, TILES>(at + SM90_DECODE_CHUNK_BYTES, s, rows);
+        decode_add<DTYPE, S>(at + S::CHUNK_BYTES, s, rows);
 }
 
 /* --- items --- */
 
-template <int ROWS, int TILES>
-GPU_FN void decode_hand_over(const decode_block<ROWS> &b, int at, int warp, bool failed,
-                             decode_rows<TILES> &rows) {
+template <class S>
+GPU_FN void decode_hand_over(const decode_block<S> &b, int at, int warp, bool failed,
+                             decode_rows<S> &rows) {
     const int lane = decode_lane();
-    float *to =
-        b.sums + (at * decode_shape<ROWS>::WARPS + warp) * ROWS * SM90_DECODE_SUM_FLOATS + lane / 4;
+    float *to = b.sums + (at * S::WARPS + warp) * S::ROWS * S::SUM_FLOATS + lane / 4;
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
+    for (int t = 0; t < S::TILES; t++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int row = t * 8 + lane % 4 * 2 + h;
-            if (row >= ROWS)
+            if (row >= S::ROWS)
                 continue;
             if (lane < 4)
                 b.header->top[at][warp][row] = {rows.top[t][h], failed ? -1.0f : rows.sum[t][h]};
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                to[row * SM90_DECODE_SUM_FLOATS + i * 16] = rows.out[t][i][h];
-                to[row * SM90_DECODE_SUM_FLOATS + i * 16 + 8] = rows.out[t][i][h + 2];
+            for (int i = 0; i < S::STEPS; i++) {
+                to[row * S::SUM_FLOATS + i * 16] = rows.out[t][i][h];
+                to[row * S::SUM_FLOATS + i * 16 + 8] = rows.out[t][i][h + 2];
             }
         }
 }
@@ -392,54 +392,52 @@ GPU_FN int decode_last_chunks(const sm90_decode_call *c, const decode_item &item
     return max(min(decode_seen(c, item.keys, 0), item.start), 0) / SM90_DECODE_CHUNK;
 }
 
-template <int DTYPE, int ROWS>
-GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, const CUtensorMap *v,
+template <int DTYPE, class S>
+GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const CUtensorMap *v,
                            int warp, decode_lengths read) {
-    typedef decode_shape<ROWS> shape;
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
     decode_walk walk = decode_begin(c, read, true);
     decode_copies copies = {walk};
 #pragma unroll 1
-    for (int i = 0; i < shape::STAGES; i++) {
+    for (int i = 0; i < S::STAGES; i++) {
         if (!copies.known && copies.chunk >= copies.end)
-            decode_look_ahead<shape::WARPS>(c, copies, warp);
-        decode_send<ROWS>(b, k, v, copies, warp);
+            decode_look_ahead<S>(c, copies, warp);
+        decode_send<S>(b, k, v, copies, warp);
     }
     if (!copies.known)
-        decode_look_ahead<shape::WARPS>(c, copies, warp);
+        decode_look_ahead<S>(c, copies, warp);
     decode_item item;
     int slot = 0;
     uint32_t phase = 0;
 #pragma unroll 1
     for (int n = 0; decode_find<true>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
-        decode_rows<shape::TILES> rows;
-        const int turn = n / shape::AHEAD % 2;
+        decode_rows<S> rows;
+        const int turn = n / S::AHEAD % 2;
         bool failed = item.keys < 0, is_fresh = false; /* its new tokens are ready */
-        sm90_wait(decode_address(&b.header->queries_ready[n % shape::AHEAD]), (uint32_t)turn);
-        decode_rows_begin(decode_queries_of<ROWS>(b, n), rows);
+        sm90_wait(decode_address(&b.header->queries_ready[n % S::AHEAD]), (uint32_t)turn);
+        decode_rows_begin(decode_queries_of<S>(b, n), rows);
         const int whole = decode_chunks(decode_seen_from(c, item.keys, c->tokens - 1)),
                   last = decode_last_chunks(c, item);
 #pragma unroll 1
-        for (int chunk = item.first + warp; chunk < item.last; chunk += shape::WARPS) {
+        for (int chunk = item.first + warp; chunk < item.last; chunk += S::WARPS) {
             const bool is_whole = chunk >= whole && chunk < last;
             if (!copies.known)
-                decode_look_ahead<shape::WARPS>(c, copies, warp);
+                decode_look_ahead<S>(c, copies, warp);
             if (!is_whole && !is_fresh)
-                sm90_wait(decode_address(&b.header->fresh_ready[n % shape::AHEAD]), (uint32_t)turn);
+                sm90_wait(decode_address(&b.header->fresh_ready[n % S::AHEAD]), (uint32_t)turn);
             is_fresh |= !is_whole;
             sm90_wait(decode_address(&b.header->full[warp][slot]), phase);
             failed |= copies.failed >> slot & 1;
-            decode_attend<DTYPE, ROWS, shape::TILES>(
-                b, n, item.keys, chunk, is_whole,
-                b.ring + (uint32_t)(warp * shape::STAGES + slot) * shape::SLOT, rows);
+            decode_attend<DTYPE, S>(b, n, item.keys, chunk, is_whole,
+                                    b.ring + (uint32_t)(warp * S::STAGES + slot) * S::SLOT, rows);
             __syncwarp();
-            decode_send<ROWS>(b, k, v, copies, warp);
-            slot = slot == shape::STAGES - 1 ? 0 : slot + 1;
+            decode_send<S>(b, k, v, copies, warp);
+            slot = slot == S::STAGES - 1 ? 0 : slot + 1;
             phase ^= slot == 0;
         }
 #pragma unroll
-        for (int t = 0; t < shape::TILES; t++)
+        for (int t = 0; t < S::TILES; t++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
 #pragma unroll
@@ -447,11 +445,11 @@ GPU_FN void decode_compute(const decode_block<ROWS> &b, const CUtensorMap *k, co
                     rows.sum[t][h] += __shfl_xor_sync(~0u, rows.sum[t][h], d);
         if (failed && lane == 0 && c->position_flag) /* a length, or a page that is not there */
             *c->position_flag = 1;
-        const int at = n % shape::BEHIND;
-        if (n >= shape::BEHIND)
+        const int at = n % S::BEHIND;
+        if (n >= S::BEHIND)
             sm90_wait(decode_address(&b.header->sums_free[at]),
-                      (uint32_t)((n / shape::BEHIND - 1) % 2));
-        decode_hand_over<ROWS>(b, at, warp, failed, rows);
+                      (uint32_t)((n / S::BEHIND - 1) % 2));
+        decode_hand_over<S>(b, at, warp, failed, rows);
         __syncwarp();
         if (lane == 0)
             sm90_arrive(decode_address(&b.header->sums_ready[at]));

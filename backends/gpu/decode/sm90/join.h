@@ -23,23 +23,22 @@ GPU_FN void decode_scale_add(float4 &to, const float4 &x, float by) {
 }
 
 /* Of all compute warps. */
-template <int ROWS> GPU_FN decode_sum decode_sum_of(const decode_block<ROWS> &b, int at, int row) {
-    enum { WARPS = decode_shape<ROWS>::WARPS };
+template <class S> GPU_FN decode_sum decode_sum_of(const decode_block<S> &b, int at, int row) {
     const float *from =
-        b.sums + (at * WARPS * ROWS + row) * SM90_DECODE_SUM_FLOATS + decode_lane() * 4;
+        b.sums + (at * S::WARPS * S::ROWS + row) * S::SUM_FLOATS + decode_part_lane<S>() * 4;
     decode_sum s = {{0, 0, 0, 0}, b.header->top[at][0][row].x, 0};
     bool left_out = false;
 #pragma unroll
-    for (int w = 1; w < WARPS; w++)
+    for (int w = 1; w < S::WARPS; w++)
         s.top = fmaxf(s.top, b.header->top[at][w][row].x);
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
+    for (int w = 0; w < S::WARPS; w++) {
         const float2 top = b.header->top[at][w][row];
         const float by = gpu_exp2(top.x - s.top);
         left_out |= top.y < 0;
         s.sum = fmaf(top.y, by, s.sum);
-        decode_scale_add(
-            s.out, *(const float4 *)(const void *)(from + w * ROWS * SM90_DECODE_SUM_FLOATS), by);
+        decode_scale_add(s.out, *(const float4 *)(const void *)(from + w * S::ROWS * S::SUM_FLOATS),
+                         by);
     }
     s.sum = left_out ? -1 : s.sum;
     return s;
@@ -47,7 +46,7 @@ template <int ROWS> GPU_FN decode_sum decode_sum_of(const decode_block<ROWS> &b,
 
 /* --- the end of a row --- */
 
-template <int DTYPE>
+template <int DTYPE, class S>
 GPU_FN void decode_end(const sm90_decode_call *c, int sequence, int key_head, int row,
                        const decode_sum &s) {
     const int token = decode_over(row, c->per_group),
@@ -59,8 +58,9 @@ GPU_FN void decode_end(const sm90_decode_call *c, int sequence, int key_head, in
                 by = sum == 0 ? 0 : kept / sum;
     const uint2 two = {gpu_join<DTYPE>(s.out.x * by, s.out.y * by),
                        gpu_join<DTYPE>(s.out.z * by, s.out.w * by)};
-    *(uint2 *)(void *)(c->out.data + sequence * c->out.row + token * c->out.token +
-                       head * c->out.head + lane * 8) = two;
+    if (decode_writes<S>())
+        *(uint2 *)(void *)(c->out.data + sequence * c->out.row + token * c->out.token +
+                           head * c->out.head + lane * 8) = two;
     if (c->lse && lane == 0)
         c->lse[sequence * c->lse_stride[0] + token * c->lse_stride[1] + head * c->lse_stride[2]] =
             sum == 0 ? -INFINITY : GPU_LN_2 * (top + log2f(sum));
@@ -84,17 +84,18 @@ GPU_FN unsigned long long decode_count(unsigned long long *counter) {
 }
 
 /* Ends a row of a sequence that has one split, and leaves that of another in memory. */
-template <int DTYPE>
+template <int DTYPE, class S>
 GPU_FN void decode_store(const sm90_decode_call *c, const decode_split &to, int row,
                          const decode_sum &s) {
     const int lane = decode_lane();
     if (to.splits == 1) {
-        decode_end<DTYPE>(c, to.sequence, to.head, row, s);
+        decode_end<DTYPE, S>(c, to.sequence, to.head, row, s);
         return;
     }
     const int64_t part =
         decode_part(c, to.sequence, to.head, row) + to.split * c->tokens * c->group;
-    __stcg((float4 *)(void *)(c->parts.sums + part * SM90_DECODE_DIM + lane * 4), s.out);
+    if (decode_writes<S>())
+        __stcg((float4 *)(void *)(c->parts.sums + part * S::DIM + lane * 4), s.out);
     if (lane == 0)
         __stcg((float2 *)(void *)(c->parts.tops + part * 2), {s.top, s.sum});
 }
@@ -110,14 +111,14 @@ GPU_FN void decode_read_if(float4 &x, const float *from, int reads) {
 }
 
 /* A helper's rows of a sequence and key head whose splits are all there. */
-template <int DTYPE, int ROWS>
+template <int DTYPE, class S>
 GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split, int row) {
     enum { AT_ONCE = 16 };
     const int lane = decode_lane(), step = c->tokens * c->group;
     const int64_t part = decode_part(c, split->sequence, split->head, row);
     const int splits = split->splits;
     const float2 *tops = (const float2 *)(const void *)(c->parts.tops + part * 2);
-    const float *sums = c->parts.sums + part * SM90_DECODE_DIM + lane * 4;
+    const float *sums = c->parts.sums + part * S::DIM + decode_part_lane<S>() * 4;
     float2 top[2] = {{DECODE_LOWEST, 0}, {DECODE_LOWEST, 0}};
     float by[2];
     decode_sum s = {{0, 0, 0, 0}, 0, 0};
@@ -128,7 +129,7 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split
     for (int first = 0; first < splits; first += AT_ONCE) {
         float4 x[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++, sums += step * SM90_DECODE_DIM)
+        for (int i = 0; i < AT_ONCE; i++, sums += step * S::DIM)
             decode_read_if(x[i], sums, first + i < splits);
         if (first == 0) {
             s.top = fmaxf(top[0].x, top[1].x);
@@ -148,12 +149,12 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split
             decode_scale_add(s.out, x[i],
                              __shfl_sync(~0u, first < 32 ? by[0] : by[1], (first + i) % 32));
     }
-    decode_end<DTYPE>(c, split->sequence, split->head, row, s);
+    decode_end<DTYPE, S>(c, split->sequence, split->head, row, s);
 }
 
 /* Counts a split's rows that helpers `first` up to `end` stored, and joins those of which it is the
  * last. To count takes as long as all copies that are under way. */
-template <int DTYPE, int ROWS>
+template <int DTYPE, class S>
 GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split *split, int first,
                                   int end) {
     const int helper = first + decode_lane();
@@ -170,16 +171,16 @@ GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split 
 #pragma unroll 1
     for (int row = 0; row < c->tokens * c->group; row++)
         if (joins >> row % SM90_DECODE_HELPERS & 1)
-            decode_join_row<DTYPE, ROWS>(c, split, row);
+            decode_join_row<DTYPE, S>(c, split, row);
 }
 
 /* --- helpers and joiners --- */
 
 /* Has the next joiner count a split; number: of splits so far. */
-template <int ROWS>
-GPU_FN void decode_hand_on(const decode_block<ROWS> &b, const decode_split &split, int helper,
+template <class S>
+GPU_FN void decode_hand_on(const decode_block<S> &b, const decode_split &split, int helper,
                            int &number) {
-    enum { JOINERS = decode_shape<ROWS>::JOINERS };
+    enum { JOINERS = S::JOINERS };
     const int joiner = number % JOINERS, turn = number / JOINERS;
     if (turn > 0)
         sm90_wait(decode_address(&b.header->split_taken[joiner]), (uint32_t)((turn - 1) % 2));
@@ -192,16 +193,15 @@ GPU_FN void decode_hand_on(const decode_block<ROWS> &b, const decode_split &spli
 }
 
 /* Tells joiners that they get no other split. */
-template <int ROWS>
-GPU_FN void decode_dismiss(const decode_block<ROWS> &b, int helper, int number) {
+template <class S> GPU_FN void decode_dismiss(const decode_block<S> &b, int helper, int number) {
 #pragma unroll 1
-    for (int i = 0; i < decode_shape<ROWS>::JOINERS; i++)
-        decode_hand_on<ROWS>(b, {0, 0, 0, 0}, helper, number);
+    for (int i = 0; i < S::JOINERS; i++)
+        decode_hand_on<S>(b, {0, 0, 0, 0}, helper, number);
 }
 
 /* Takes what a joiner is handed on. */
-template <int ROWS>
-GPU_FN void decode_take(const decode_block<ROWS> &b, int joiner, uint32_t turn, decode_split *to) {
+template <class S>
+GPU_FN void decode_take(const decode_block<S> &b, int joiner, uint32_t turn, decode_split *to) {
     sm90_wait(decode_address(&b.header->split_ready[joiner]), turn % 2);
     if (decode_lane() == 0) {
         *to = b.header->split[joiner];
@@ -212,51 +212,50 @@ GPU_FN void decode_take(const decode_block<ROWS> &b, int joiner, uint32_t turn, 
 
 /* Joiners: all that they are handed on. Helpers, which are below 0 of these: their block's last
  * split. */
-template <int DTYPE, int ROWS> GPU_FN void decode_join(const decode_block<ROWS> &b, int joiner) {
+template <int DTYPE, class S> GPU_FN void decode_join(const decode_block<S> &b, int joiner) {
     const int helper = joiner + SM90_DECODE_HELPERS;
     decode_split *split = &b.header->joined[helper];
     for (uint32_t turn = 0;; turn++) {
         if (joiner >= 0)
-            decode_take<ROWS>(b, joiner, turn, split);
+            decode_take<S>(b, joiner, turn, split);
         if (split->splits > 1)
-            decode_count_and_join<DTYPE, ROWS>(b.call, split, joiner < 0 ? helper : 0,
-                                               joiner < 0 ? helper + 1 : SM90_DECODE_HELPERS);
+            decode_count_and_join<DTYPE, S>(b.call, split, joiner < 0 ? helper : 0,
+                                            joiner < 0 ? helper + 1 : SM90_DECODE_HELPERS);
         if (joiner < 0 || split->splits == 0)
             return;
     }
 }
 
 /* Leaves the block's last split to decode_join. */
-template <int DTYPE, int ROWS>
-GPU_FN void decode_help(const decode_block<ROWS> &b, const decode_constants &by, int helper,
+template <int DTYPE, class S>
+GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, int helper,
                         decode_lengths read) {
-    typedef decode_shape<ROWS> shape;
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
     decode_walk walk = decode_begin(c, read, true);
     decode_item next; /* what is loaded */
     decode_split last = {0, 0, 0, 0},
-                 ready[shape::AHEAD]; /* those before it, from the one that is summed on */
-    decode_loaded<ROWS> loaded;
+                 ready[S::AHEAD]; /* those before it, from the one that is summed on */
+    decode_loaded<S> loaded;
     int made = 0, found = 0, handed = 0;
     bool more = true;
     /* Item n is summed, the AHEAD - 1 behind it are ready or become so, and one more is loaded. */
 #pragma unroll 1
-    for (int n = -shape::AHEAD; n < 0 || n < found; n++) {
+    for (int n = -S::AHEAD; n < 0 || n < found; n++) {
         if (made < found) { /* its room was last read in item n - 1, whose sums have been taken */
             if (next.keys < 0 && c->position_flag)
                 *c->position_flag = 1;
-            decode_prepare_queries<DTYPE, ROWS>(b, by, made, helper, loaded);
+            decode_prepare_queries<DTYPE, S>(b, by, made, helper, loaded);
             __syncwarp();
             if (lane == 0)
-                sm90_arrive(decode_address(&b.header->queries_ready[made % shape::AHEAD]));
-            decode_prepare_fresh<DTYPE, ROWS>(b, by, made, next, helper, loaded);
+                sm90_arrive(decode_address(&b.header->queries_ready[made % S::AHEAD]));
+            decode_prepare_fresh<DTYPE, S>(b, by, made, next, helper, loaded);
             __syncwarp();
             if (lane == 0) {
-                sm90_arrive(decode_address(&b.header->fresh_ready[made % shape::AHEAD]));
+                sm90_arrive(decode_address(&b.header->fresh_ready[made % S::AHEAD]));
                 decode_mark(decode_counter(c, next.sequence, next.head, helper), loaded.counter);
             }
-            ready[shape::AHEAD - 1] = {next.sequence, next.head, next.split, next.splits};
+            ready[S::AHEAD - 1] = {next.sequence, next.head, next.split, next.splits};
             made++;
         }
         if (more) {
@@ -265,28 +264,28 @@ GPU_FN void decode_help(const decode_block<ROWS> &b, const decode_constants &by,
             found += more;
         }
         if (more)
-            decode_load<ROWS>(c, next, helper, loaded);
+            decode_load<S>(c, next, helper, loaded);
         if (n >= 0) {
-            const int at = n % shape::BEHIND;
+            const int at = n % S::BEHIND;
             last = ready[0];
             if (n == found - 1)
-                decode_dismiss<ROWS>(b, helper, handed);
-            sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / shape::BEHIND % 2));
+                decode_dismiss<S>(b, helper, handed);
+            sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / S::BEHIND % 2));
 #pragma unroll 1
             for (int row = helper; row < c->tokens * c->group; row += SM90_DECODE_HELPERS)
-                decode_store<DTYPE>(c, last, row, decode_sum_of<ROWS>(b, at, row));
+                decode_store<DTYPE, S>(c, last, row, decode_sum_of<S>(b, at, row));
             __syncwarp();
             if (lane == 0)
                 sm90_arrive(decode_address(&b.header->sums_free[at]));
             if (last.splits > 1 && n < found - 1)
-                decode_hand_on<ROWS>(b, last, helper, handed);
+                decode_hand_on<S>(b, last, helper, handed);
         }
 #pragma unroll
-        for (int i = 0; i < shape::AHEAD - 1; i++)
+        for (int i = 0; i < S::AHEAD - 1; i++)
             ready[i] = ready[i + 1];
     }
     if (found == 0)
-        decode_dismiss<ROWS>(b, helper, handed);
+        decode_dismiss<S>(b, helper, handed);
     if (lane == 0)
         b.header->joined[helper] = last;
     __syncwarp();

@@ -16,24 +16,28 @@ extern "C" {
  * splits, and join them.
  */
 enum {
-    SM90_DECODE_DIM = 128,          /* elements of a head */
-    SM90_DECODE_CHUNK = 16,         /* keys that a copy has */
-    SM90_DECODE_CHUNK_BYTES = 4096, /* of keys, and of values */
-    SM90_DECODE_HELPERS = 4,        /* warps */
-    SM90_DECODE_ROWS = 16,          /* most rows of an item */
-    SM90_DECODE_TOKENS = 8,         /* most new tokens of a sequence */
-    SM90_DECODE_SPLITS = 64,        /* most splits of a sequence */
-    SM90_DECODE_INSTANCES = 3       /* kernels by rows: 4, 8, 16 */
+    SM90_DECODE_CHUNK = 16,   /* keys that a copy has */
+    SM90_DECODE_HELPERS = 4,  /* warps */
+    SM90_DECODE_ROWS = 16,    /* most rows of an item */
+    SM90_DECODE_TOKENS = 8,   /* most new tokens of a sequence */
+    SM90_DECODE_SPLITS = 64,  /* most splits of a sequence */
+    SM90_DECODE_DIMS = 2,     /* kernels by elements of heads: 64, 128 */
+    SM90_DECODE_INSTANCES = 3 /* of those, by rows: 4, 8, 16 */
 };
 
 /* Items whose queries, and whose sums, are in shared memory at a time. */
 enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
 
-/* Kernels of the i-th number of rows: compute warps, and copies that each has under way. */
+/* Bytes of a chunk's keys, and of its values. */
+#define SM90_DECODE_CHUNK_BYTES(dim) (2 * SM90_DECODE_CHUNK * (dim))
+
+/* Kernels of the i-th number of elements, and of rows: compute warps, and copies that each has
+ * under way. */
+#define SM90_DECODE_DIM_OF(i) (64 << (i))
 #define SM90_DECODE_ROWS_OF(i) (4 << (i))
 #define SM90_DECODE_WARPS_OF(rows) ((rows) == 4 ? 8 : (rows) == 8 ? 7 : 6)
 #define SM90_DECODE_JOINERS_OF(rows) ((rows) == 16 ? 2 : 4)
-#define SM90_DECODE_STAGES_OF(rows) 3
+#define SM90_DECODE_STAGES_OF(dim) (384 / (dim))
 /* Most new tokens of a sequence. */
 #define SM90_DECODE_TOKENS_OF(rows) ((rows) > 8 ? SM90_DECODE_TOKENS : 4)
 #define SM90_DECODE_THREADS_OF(rows)                                                               \
@@ -41,19 +45,20 @@ enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
 
 /* Rows of queries in shared memory are of so many bytes, those of sums of so many floats: in other
  * banks. */
-enum { SM90_DECODE_QUERY_BYTES = 272, SM90_DECODE_SUM_FLOATS = 132 };
+#define SM90_DECODE_QUERY_BYTES(dim) (2 * (dim) + 16)
+#define SM90_DECODE_SUM_FLOATS(dim) ((dim) + 4)
 
 /* Bytes of shared memory ahead of parts that are described in block.h. */
-#define SM90_DECODE_RING_OF(rows)                                                                  \
-    (2 * SM90_DECODE_CHUNK_BYTES * SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_STAGES_OF(rows))
-#define SM90_DECODE_SUMS_OF(rows)                                                                  \
-    (4 * SM90_DECODE_SUM_FLOATS * (rows)*SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_BEHIND)
-#define SM90_DECODE_QUERIES_OF(rows)                                                               \
-    (SM90_DECODE_AHEAD * SM90_DECODE_QUERY_BYTES * ((rows) > 8 ? (rows) : 8))
-#define SM90_DECODE_FRESH_OF(rows) (SM90_DECODE_AHEAD * 512 * SM90_DECODE_TOKENS_OF(rows))
-#define SM90_DECODE_SHARED_OF(rows)                                                                \
-    (SM90_DECODE_RING_OF(rows) + SM90_DECODE_SUMS_OF(rows) + SM90_DECODE_QUERIES_OF(rows) +        \
-     SM90_DECODE_FRESH_OF(rows) + 2048)
+#define SM90_DECODE_RING_OF(rows, dim)                                                             \
+    (2 * SM90_DECODE_CHUNK_BYTES(dim) * SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_STAGES_OF(dim))
+#define SM90_DECODE_SUMS_OF(rows, dim)                                                             \
+    (4 * SM90_DECODE_SUM_FLOATS(dim) * (rows)*SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_BEHIND)
+#define SM90_DECODE_QUERIES_OF(rows, dim)                                                          \
+    (SM90_DECODE_AHEAD * SM90_DECODE_QUERY_BYTES(dim) * ((rows) > 8 ? (rows) : 8))
+#define SM90_DECODE_FRESH_OF(rows, dim) (SM90_DECODE_AHEAD * 4 * (dim)*SM90_DECODE_TOKENS_OF(rows))
+#define SM90_DECODE_SHARED_OF(rows, dim)                                                           \
+    (SM90_DECODE_RING_OF(rows, dim) + SM90_DECODE_SUMS_OF(rows, dim) +                             \
+     SM90_DECODE_QUERIES_OF(rows, dim) + SM90_DECODE_FRESH_OF(rows, dim) + 2048)
 
 /* Flags of a call. */
 enum {
@@ -137,9 +142,9 @@ typedef struct sm90_decode_call {
     sm90_decode_parts parts;
 } sm90_decode_call;
 
-/* Of f16 and of bf16, by rows: (CUtensorMap k, v, sm90_decode_call), in blocks of
- * SM90_DECODE_THREADS_OF(rows), of which any number takes a call. */
-extern const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_INSTANCES];
+/* Of f16 and of bf16, by elements of heads and rows: (CUtensorMap k, v, sm90_decode_call), in
+ * blocks of SM90_DECODE_THREADS_OF(rows), of which any number takes a call. */
+extern const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_DIMS][SM90_DECODE_INSTANCES];
 
 #ifdef __cplusplus
 }

@@ -8,38 +8,42 @@
 
 #include <string.h>
 
-enum { DIM = SM90_DECODE_DIM, CHUNK = SM90_DECODE_CHUNK };
+enum { CHUNK = SM90_DECODE_CHUNK };
 
-/* Chunks of a split: shorter ones make one sequence faster, and cost many sequences more joins, of
- * as many rows as a key head has heads of queries. */
+/* Chunks of a split, of heads of 128 elements: shorter ones make one sequence faster, and cost many
+ * sequences more joins, of as many rows as a key head has heads of queries. */
 enum { LEAST_CHUNKS = 23, LEAST_CHUNKS_OF_MANY = 32, FEW_HEADS = 4 };
 
-/* Copies of a warp that stay in the L2, of 8 KB each: so many of all blocks fit there. */
-enum { COPIES_STAY = 5 };
+/* Bytes that a warp has copied and that stay in the L2: so many of all blocks fit there. */
+enum { BYTES_STAY = 5 * 8192 };
 
 /* Most items, slots and key heads, and chunks of a sequence. */
 enum { MOST = INT32_MAX / 2, MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };
 
 /* --- problems --- */
 
-static int is_rotation(const rope_problem *r) {
-    return r->pairs == DIM / 2 && r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 &&
+static int32_t dim_of(const rope_decode_problem *p) {
+    return p->append->steps[ROPE_APPEND_Q].head_dim;
+}
+
+static int is_rotation(const rope_problem *r, int32_t dim) {
+    return r->pairs == dim / 2 && r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 &&
            r->frequency_sets == 1 && !r->xpos_rate && r->pairing_in == r->pairing_out &&
            r->arithmetic == ROPE_ARITHMETIC_FP32;
 }
 
-static int is_norm(const rope_append_steps *s, int32_t dtype) {
+static int is_norm(const rope_append_steps *s, int32_t dim, int32_t dtype) {
     return s->norm == ROPE_NORM_RMS && s->norm_scope == ROPE_NORM_HEAD && s->norm_offset == 0 &&
-           s->norm_dim == DIM && s->weight && s->weight_dtype == dtype;
+           s->norm_dim == dim && s->weight && s->weight_dtype == dtype;
 }
 
-static int is_plain(const rope_append_steps *s, int32_t dtype) {
-    return s->head_dim == DIM && s->factor == 1 && s->store_dtype == dtype && !s->scale &&
-           (!s->norm || is_norm(s, dtype));
+static int is_plain(const rope_append_steps *s, int32_t dim, int32_t dtype) {
+    return s->head_dim == dim && s->factor == 1 && s->store_dtype == dtype && !s->scale &&
+           (!s->norm || is_norm(s, dim, dtype));
 }
 
-static int is_cached_plain(const rope_append_steps *s, int32_t dtype) {
-    return s->store_dtype == dtype && s->dim_block == DIM;
+static int is_cached_plain(const rope_append_steps *s, int32_t dim, int32_t dtype) {
+    return s->store_dtype == dtype && s->dim_block == dim;
 }
 
 const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
@@ -47,14 +51,16 @@ const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
     const rope_attention_problem *t = problem->attention;
     const rope_append_steps *q = &a->steps[ROPE_APPEND_Q], *k = &a->steps[ROPE_APPEND_K],
                             *v = &a->steps[ROPE_APPEND_V];
-    const int32_t dtype = a->rope.dtype;
+    const int32_t dtype = a->rope.dtype, dim = dim_of(problem);
     if (dtype != ROPE_F16 && dtype != ROPE_BF16)
         return "declined: dtype is not of 16 bits";
-    if (!is_plain(q, dtype) || !is_plain(k, dtype) || !is_plain(v, dtype) || v->norm ||
-        !is_cached_plain(k, dtype) || !is_cached_plain(v, dtype))
-        return "declined: heads are not of 128 elements of dtype, or have a norm or a factor of "
+    if ((dim != SM90_DECODE_DIM_OF(0) && dim != SM90_DECODE_DIM_OF(1)) ||
+        !is_plain(q, dim, dtype) || !is_plain(k, dim, dtype) || !is_plain(v, dim, dtype) ||
+        v->norm || !is_cached_plain(k, dim, dtype) || !is_cached_plain(v, dim, dtype))
+        return "declined: heads are not of 64 or 128 elements of dtype, or have a norm or a factor "
+               "of "
                "another kind";
-    if ((q->rotates || k->rotates) && !is_rotation(&a->rope))
+    if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
         return "declined: it rotates a part of heads, or not by exact angles of one axis";
     if (t->window_right != INT64_MAX || t->chunk != INT64_MAX || t->mask == ROPE_MASK_TREE ||
         !(t->scale > 0))
@@ -76,7 +82,8 @@ static int64_t most_splits(int64_t k_heads, int multiprocessors) {
 }
 
 static int64_t least_chunks(const gpu_decode_sizes *s) {
-    return s->q_heads > FEW_HEADS * s->k_heads ? LEAST_CHUNKS_OF_MANY : LEAST_CHUNKS;
+    const int64_t least = s->q_heads > FEW_HEADS * s->k_heads ? LEAST_CHUNKS_OF_MANY : LEAST_CHUNKS;
+    return least * SM90_DECODE_DIM_OF(1) / s->dim;
 }
 
 /* Splits of the longest sequence, as decode_splits counts them. */
@@ -107,7 +114,7 @@ static void layout_of(const gpu_decode_sizes *s, int multiprocessors, size_t byt
                  parts = splits > 1 ? heads * splits * rows : 0;
     bytes[0] = rounded(splits > 1 ? heads * SM90_DECODE_HELPERS * 8 : 0);
     bytes[1] = rounded(parts * 8);
-    bytes[2] = parts * DIM * 4;
+    bytes[2] = parts * (size_t)s->dim * 4;
 }
 
 size_t gpu_decode_sm90_workspace(const gpu_decode_sizes *given, int multiprocessors) {
@@ -134,13 +141,18 @@ static int64_t capacity_of(const rope_decode_problem *p, const rope_attention_ca
 
 static gpu_decode_sizes sizes_of(const rope_decode_problem *p, const rope_decode_call *call) {
     const rope_append_call *a = &call->append;
-    return (gpu_decode_sizes){a->rope.batch, a->rope.tokens, capacity_of(p, &call->attention),
-                              a->tensor[ROPE_APPEND_Q].heads, a->tensor[ROPE_APPEND_K].heads};
+    return (gpu_decode_sizes){a->rope.batch,
+                              a->rope.tokens,
+                              capacity_of(p, &call->attention),
+                              a->tensor[ROPE_APPEND_Q].heads,
+                              a->tensor[ROPE_APPEND_K].heads,
+                              dim_of(p)};
 }
 
-static sm90_view cache_of(const rope_append_operand *o, int64_t pages, int64_t page_size) {
+static sm90_view cache_of(const rope_append_operand *o, int64_t pages, int64_t page_size,
+                          int32_t dim) {
     return (sm90_view){o->cache, o->cache_stride, o->cache_stride[4], pages, page_size, o->heads,
-                       DIM};
+                       dim};
 }
 
 /* Whether heads lie in words of so many elements. */
@@ -154,10 +166,10 @@ static int fits_heads(const rope_append_operand *o) {
            (uintptr_t)o->weight % 4 == 0;
 }
 
-static int fits_cache(const rope_append_operand *o, int64_t pages, int64_t page_size) {
+static int fits_cache(const rope_append_operand *o, int64_t pages, int64_t page_size, int32_t dim) {
     const int64_t stride[4] = {o->cache_stride[0], o->cache_stride[1], o->cache_stride[2],
                                o->cache_stride[4]};
-    const sm90_view v = cache_of(o, pages, page_size);
+    const sm90_view v = cache_of(o, pages, page_size, dim);
     return in_words(o->cache, stride, 8) && sm90_map_fits(&v);
 }
 
@@ -189,8 +201,8 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     for (int i = 0; i < ROPE_APPEND_TENSORS; i++)
         if (!fits_heads(&a->tensor[i]))
             return 0;
-    return fits_cache(&a->tensor[ROPE_APPEND_K], t->pages, size) &&
-           fits_cache(&a->tensor[ROPE_APPEND_V], t->pages, size) &&
+    return fits_cache(&a->tensor[ROPE_APPEND_K], t->pages, size, sizes.dim) &&
+           fits_cache(&a->tensor[ROPE_APPEND_V], t->pages, size, sizes.dim) &&
            in_words(t->out, t->out_stride, 4);
 }
 
@@ -263,7 +275,7 @@ static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void 
                                    (float *)(void *)((char *)workspace + bytes[0] + bytes[1])};
     d->most_splits = (int32_t)splits_of(sizes, multiprocessors);
     d->least_chunks = (int32_t)least_chunks(sizes);
-    d->stay = COPIES_STAY;
+    d->stay = BYTES_STAY / (2 * SM90_DECODE_CHUNK_BYTES(sizes->dim));
 }
 
 static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_sizes *sizes) {
@@ -307,10 +319,10 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
 
 /* --- launches --- */
 
-static size_t shared_of(int32_t instance) {
-    return instance == 0   ? SM90_DECODE_SHARED_OF(4)
-           : instance == 1 ? SM90_DECODE_SHARED_OF(8)
-                           : SM90_DECODE_SHARED_OF(16);
+static size_t shared_of(int32_t instance, int32_t dim) {
+    return (size_t)(instance == 0   ? SM90_DECODE_SHARED_OF(4, dim)
+                    : instance == 1 ? SM90_DECODE_SHARED_OF(8, dim)
+                                    : SM90_DECODE_SHARED_OF(16, dim));
 }
 
 static uint32_t threads_of(int32_t instance) {
@@ -328,11 +340,16 @@ int gpu_decode_sm90_runs(int32_t device) {
            major == 9 && minor == 0;
 }
 
-gpuError_t gpu_decode_sm90_load(int32_t dtype, int32_t *early) {
-    const void *const *kernels = gpu_decode_sm90_kernels[dtype == ROPE_BF16];
+static const void *const *kernels_of(int32_t dtype, int32_t dim) {
+    return gpu_decode_sm90_kernels[dtype == ROPE_BF16][dim == SM90_DECODE_DIM_OF(1)];
+}
+
+gpuError_t gpu_decode_sm90_load(const rope_decode_problem *problem, int32_t *early) {
+    const int32_t dim = dim_of(problem);
+    const void *const *kernels = kernels_of(problem->append->rope.dtype, dim);
     gpuError_t error = gpu_kernels_load(kernels, SM90_DECODE_INSTANCES, early);
     for (int32_t i = 0; i < SM90_DECODE_INSTANCES && error == gpuSuccess; i++)
-        error = gpu_allow_shared(kernels[i], (int32_t)shared_of(i));
+        error = gpu_allow_shared(kernels[i], (int32_t)shared_of(i, dim));
     return error;
 }
 
@@ -343,12 +360,12 @@ gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
                   rows = sizes.tokens * (sizes.q_heads / sizes.k_heads);
     const int32_t instance = instance_of(rows, sizes.tokens),
                   dtype = l->problem->append->rope.dtype;
-    const sm90_view k = cache_of(&t[ROPE_APPEND_K], pages, page_size),
-                    v = cache_of(&t[ROPE_APPEND_V], pages, page_size);
+    const sm90_view k = cache_of(&t[ROPE_APPEND_K], pages, page_size, sizes.dim),
+                    v = cache_of(&t[ROPE_APPEND_V], pages, page_size, sizes.dim);
     sm90_decode_call call = call_of(l, &sizes);
     CUtensorMap maps[2];
-    if (!sm90_map_encode(&maps[0], dtype, &k, 1, CHUNK, 2) ||
-        !sm90_map_encode(&maps[1], dtype, &v, 1, CHUNK, 2))
+    if (!sm90_map_encode(&maps[0], dtype, &k, 1, CHUNK, sizes.dim / 64) ||
+        !sm90_map_encode(&maps[1], dtype, &v, 1, CHUNK, sizes.dim / 64))
         return cudaErrorInvalidValue;
     gpu_decode_sizes seen = sizes; /* of a window, with the rest of its first and last chunk */
     seen.k_tokens = gpu_at_most(sizes.k_tokens, call.window + sizes.tokens + 2 * CHUNK);
@@ -356,6 +373,6 @@ gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {threads_of(instance), 1, 1};
     void *arguments[] = {&maps[0], &maps[1], &call};
-    return gpu_launch_kernel(gpu_decode_sm90_kernels[dtype == ROPE_BF16][instance], grid, block,
-                             arguments, shared_of(instance), l->stream, l->early);
+    return gpu_launch_kernel(kernels_of(dtype, sizes.dim)[instance], grid, block, arguments,
+                             shared_of(instance, sizes.dim), l->stream, l->early);
 }

@@ -19,12 +19,11 @@ struct decode_constants {
 
 /* A helper's rows and new tokens of an item, as they were loaded: nothing looks at them until the
  * item is prepared. */
-template <int ROWS> struct decode_loaded {
-    decode_words q[decode_shape<ROWS>::EACH], k[decode_shape<ROWS>::NEW],
-        v[decode_shape<ROWS>::NEW];
-    decode_raw q_id[decode_shape<ROWS>::EACH], k_id[decode_shape<ROWS>::NEW];
+template <class S> struct decode_loaded {
+    decode_words q[S::EACH], k[S::NEW], v[S::NEW];
+    decode_raw q_id[S::EACH], k_id[S::NEW];
     decode_raw q_offset, k_offset;
-    decode_raw place[decode_shape<ROWS>::NEW]; /* a slot or a page */
+    decode_raw place[S::NEW]; /* a slot or a page */
     unsigned long long counter;
 };
 
@@ -33,29 +32,31 @@ GPU_FN int decode_nth(int helper, int e) {
     return helper + SM90_DECODE_HELPERS * e;
 }
 
-GPU_FN decode_words decode_read_words(const char *head) {
-    const uint32_t *word = (const uint32_t *)(const void *)head + decode_lane();
-    return {decode_read(word), decode_read(word + 32)};
+template <class S> GPU_FN decode_words decode_read_words(const char *head) {
+    const uint32_t *word = (const uint32_t *)(const void *)head + decode_part_lane<S>();
+    return {decode_read(word), decode_read(word + S::LANES)};
 }
 
-GPU_FN void decode_write_words(char *head, decode_words x) {
-    uint32_t *word = (uint32_t *)(void *)head + decode_lane();
+template <class S> GPU_FN void decode_write_words(char *head, decode_words x) {
+    uint32_t *word = (uint32_t *)(void *)head + decode_part_lane<S>();
+    if (!decode_writes<S>())
+        return;
     word[0] = x.low;
-    word[32] = x.high;
+    word[S::LANES] = x.high;
 }
 
-GPU_FN decode_constants decode_constants_of(const sm90_decode_call *c) {
-    const int lane = decode_lane(), joined = c->steps[0].flags & SM90_DECODE_INTERLEAVED;
+template <class S> GPU_FN decode_constants decode_constants_of(const sm90_decode_call *c) {
+    const int lane = decode_part_lane<S>(), joined = c->steps[0].flags & SM90_DECODE_INTERLEAVED;
     const unsigned long long *turns = (const unsigned long long *)c->turns;
     decode_constants made = {};
     if (turns) {
         made.turns[0] = __ldg(turns + (joined ? lane : 2 * lane));
-        made.turns[1] = __ldg(turns + (joined ? lane + 32 : 2 * lane + 1));
+        made.turns[1] = __ldg(turns + (joined ? lane + S::LANES : 2 * lane + 1));
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
         if (c->steps[i].weight)
-            made.weight[i] = decode_read_words((const char *)c->steps[i].weight);
+            made.weight[i] = decode_read_words<S>((const char *)c->steps[i].weight);
     return made;
 }
 
@@ -140,31 +141,30 @@ GPU_FN const char *decode_head(const sm90_decode_heads *x, int sequence, int tok
     return x->data + sequence * x->row + token * x->token + head * x->head;
 }
 
-template <int ROWS>
+template <class S>
 GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int helper,
-                        decode_loaded<ROWS> &x) {
-    typedef decode_shape<ROWS> shape;
+                        decode_loaded<S> &x) {
     x.counter = DECODE_MARK;
     if (item.splits > 1)
         x.counter = decode_read_counter(decode_counter(c, item.sequence, item.head, helper));
     x.q_offset = decode_read_offset(&c->steps[0], item.sequence);
     x.k_offset = decode_read_offset(&c->steps[1], item.sequence);
 #pragma unroll
-    for (int e = 0; e < shape::EACH; e++) {
+    for (int e = 0; e < S::EACH; e++) {
         const int row = decode_nth(helper, e), token = decode_over(row, c->per_group),
                   head = item.head * c->group + row - token * c->group;
         if (token >= c->tokens)
             continue;
-        x.q[e] = decode_read_words(decode_head(&c->q, item.sequence, token, head));
+        x.q[e] = decode_read_words<S>(decode_head(&c->q, item.sequence, token, head));
         x.q_id[e] = decode_read_id(&c->steps[0], item.sequence, token);
     }
 #pragma unroll
-    for (int e = 0; e < shape::NEW; e++) {
+    for (int e = 0; e < S::NEW; e++) {
         const int token = decode_nth(helper, e), index = item.start + token;
         if (token >= c->tokens || !decode_caches(item, index))
             continue;
-        x.k[e] = decode_read_words(decode_head(&c->k, item.sequence, token, item.head));
-        x.v[e] = decode_read_words(decode_head(&c->v, item.sequence, token, item.head));
+        x.k[e] = decode_read_words<S>(decode_head(&c->k, item.sequence, token, item.head));
+        x.v[e] = decode_read_words<S>(decode_head(&c->v, item.sequence, token, item.head));
         x.k_id[e] = decode_read_id(&c->steps[1], item.sequence, token);
         if (c->slots)
             x.place[e] = decode_read_index(c->slots, c->flags & SM90_DECODE_WIDE_SLOTS,
@@ -187,16 +187,16 @@ GPU_FN uint32_t decode_normalize_word(int flags, float by, uint32_t x, uint32_t 
 }
 
 /* By the root of the mean square, which is summed in the tree of common/math/norm.h. */
-template <int DTYPE>
+template <int DTYPE, class S>
 GPU_FN decode_words decode_normalize(int flags, float eps, decode_words weight, decode_words x) {
     const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
     float node[2] = {rope_norm_squares(low.x, low.y), rope_norm_squares(high.x, high.y)};
 #pragma unroll
-    for (int bit = 1; bit < 32; bit *= 2) {
+    for (int bit = 1; bit < S::LANES; bit *= 2) {
         node[0] += __shfl_xor_sync(~0u, node[0], bit);
         node[1] += __shfl_xor_sync(~0u, node[1], bit);
     }
-    const float by = rope_norm_reciprocal(node[0] + node[1], SM90_DECODE_DIM, eps);
+    const float by = rope_norm_reciprocal(node[0] + node[1], S::DIM, eps);
     return {decode_normalize_word<DTYPE>(flags, by, x.low, weight.low),
             decode_normalize_word<DTYPE>(flags, by, x.high, weight.high)};
 }
@@ -217,13 +217,13 @@ GPU_FN decode_words decode_rotate(int joined, const rope_coefficients (&m)[2], d
 }
 
 /* Norm and rotation of a head. Not inline: one copy of it serves all rows. */
-template <int DTYPE>
+template <int DTYPE, class S>
 static __device__ __noinline__ decode_words decode_step(int flags, float factor, float eps,
                                                         uint64_t turns0, uint64_t turns1,
                                                         decode_words weight, int64_t position,
                                                         decode_words x) {
     if (flags & SM90_DECODE_NORM)
-        x = decode_normalize<DTYPE>(flags, eps, weight, x);
+        x = decode_normalize<DTYPE, S>(flags, eps, weight, x);
     if (!(flags & SM90_DECODE_ROTATES))
         return x;
     const rope_coefficients m[2] = {decode_angle(flags, factor, position, turns0),
@@ -231,59 +231,56 @@ static __device__ __noinline__ decode_words decode_step(int flags, float factor,
     return decode_rotate<DTYPE>(flags & SM90_DECODE_INTERLEAVED, m, x);
 }
 
-template <int DTYPE>
+template <int DTYPE, class S>
 GPU_FN decode_words decode_stepped(const sm90_decode_call *c, int tensor,
                                    const decode_constants &by, int64_t position, decode_words x) {
     const sm90_decode_steps *s = &c->steps[tensor];
-    return decode_step<DTYPE>(s->flags, c->factor, s->eps, by.turns[0], by.turns[1],
-                              by.weight[tensor], position, x);
+    return decode_step<DTYPE, S>(s->flags, c->factor, s->eps, by.turns[0], by.turns[1],
+                                 by.weight[tensor], position, x);
 }
 
 /* Queries of item n to shared memory. */
-template <int DTYPE, int ROWS>
-GPU_FN void decode_prepare_queries(const decode_block<ROWS> &b, const decode_constants &by, int n,
-                                   int helper, const decode_loaded<ROWS> &x) {
-    typedef decode_shape<ROWS> shape;
+template <int DTYPE, class S>
+GPU_FN void decode_prepare_queries(const decode_block<S> &b, const decode_constants &by, int n,
+                                   int helper, const decode_loaded<S> &x) {
     const sm90_decode_call *c = b.call;
 #pragma unroll
-    for (int e = 0; e < shape::EACH; e++) {
+    for (int e = 0; e < S::EACH; e++) {
         const int row = decode_nth(helper, e);
         if (row >= c->tokens * c->group)
             continue; /* 0, as the block began with */
-        decode_write_words(
-            b.queries + (n % shape::AHEAD * shape::TILES * 8 + row) * SM90_DECODE_QUERY_BYTES,
-            decode_stepped<DTYPE>(c, 0, by, decode_position(&c->steps[0], x.q_id[e], x.q_offset),
-                                  x.q[e]));
+        decode_write_words<S>(
+            b.queries + (n % S::AHEAD * S::TILES * 8 + row) * S::QUERY_BYTES,
+            decode_stepped<DTYPE, S>(c, 0, by, decode_position(&c->steps[0], x.q_id[e], x.q_offset),
+                                     x.q[e]));
     }
 }
 
 /* New tokens of item n to shared memory and to the cache. */
-template <int DTYPE, int ROWS>
-GPU_FN void decode_prepare_fresh(const decode_block<ROWS> &b, const decode_constants &by, int n,
-                                 const decode_item &item, int helper,
-                                 const decode_loaded<ROWS> &x) {
-    typedef decode_shape<ROWS> shape;
+template <int DTYPE, class S>
+GPU_FN void decode_prepare_fresh(const decode_block<S> &b, const decode_constants &by, int n,
+                                 const decode_item &item, int helper, const decode_loaded<S> &x) {
     const sm90_decode_call *c = b.call;
 #pragma unroll
-    for (int e = 0; e < shape::NEW; e++) {
+    for (int e = 0; e < S::NEW; e++) {
         const int token = decode_nth(helper, e), index = item.start + token;
         if (token >= c->tokens)
             continue;
         const int is_mine = decode_caches(item, index),
                   slot = is_mine ? decode_slot_of(c, x.place[e], index) : -1;
         if (decode_lane() == 0)
-            b.header->place[n % shape::AHEAD][token] = slot < 0 ? -1 : index;
+            b.header->place[n % S::AHEAD][token] = slot < 0 ? -1 : index;
         if (slot == -2 && c->position_flag)
             *c->position_flag = 1;
         if (slot < 0)
             continue;
-        const decode_words k = decode_stepped<DTYPE>(
+        const decode_words k = decode_stepped<DTYPE, S>(
             c, 1, by, decode_position(&c->steps[1], x.k_id[e], x.k_offset), x.k[e]);
-        char *fresh = b.fresh + (n % shape::AHEAD * shape::TOKENS + token) * 512;
-        decode_write_words(fresh, k);
-        decode_write_words(fresh + 256, x.v[e]);
-        decode_write_words(decode_cached(c, &c->k_cache, item.head, slot), k);
-        decode_write_words(decode_cached(c, &c->v_cache, item.head, slot), x.v[e]);
+        char *fresh = b.fresh + (n % S::AHEAD * S::TOKENS + token) * 4 * S::DIM;
+        decode_write_words<S>(fresh, k);
+        decode_write_words<S>(fresh + 2 * S::DIM, x.v[e]);
+        decode_write_words<S>(decode_cached(c, &c->k_cache, item.head, slot), k);
+        decode_write_words<S>(decode_cached(c, &c->v_cache, item.head, slot), x.v[e]);
     }
 }
 
