@@ -446,6 +446,8 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
         if (failed && lane == 0 && c->position_flag) /* a length, or a page that is not there */
             *c->position_flag = 1;
         const int at = n % S::BEHIND;
+        if (!is_fresh) /* its helpers have all arrived before one does for another item */
+            sm90_wait(decode_address(&b.header->fresh_ready[n % S::AHEAD]), (uint32_t)turn);
         if (n >= S::BEHIND)
             sm90_wait(decode_address(&b.header->sums_free[at]),
                       (uint32_t)((n / S::BEHIND - 1) % 2));
