@@ -149,12 +149,15 @@ static uint32_t steps_largest(int dtype, const char *x, int64_t n) {
 #if !defined(APPEND_LOOK_UP)
 #define APPEND_LOOK_UP NULL
 #endif
+#if !defined(APPEND_LOOK_UP_SHORT)
+#define APPEND_LOOK_UP_SHORT NULL
+#endif
 
 #define APPEND_KERNEL(isa, rope_kernel)                                                            \
     {                                                                                              \
         .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .normalize = steps_normalize,    \
         .multiply = steps_multiply, .store = steps_store, .load = steps_load,                      \
-        .look_up = APPEND_LOOK_UP, .largest = steps_largest                                        \
+        .look_up = APPEND_LOOK_UP, .look_up_short = APPEND_LOOK_UP_SHORT, .largest = steps_largest \
     }
 
 #endif

@@ -39,11 +39,21 @@ typedef struct cpu_norm_heads {
 typedef struct cpu_code_table {
     uint8_t low[256], high[256]; /* their bytes */
     int negative;                /* CPU_CODES_ */
+    /* The short form, of codes of a sign, an exponent and a mantissa below a magnitude: the element
+     * is that of the mantissa, or of 8 more where the exponent is 0, and the exponent's bits, which
+     * have a mask, shifted to the left. */
+    uint16_t mantissa[16];
+    int exponent, shift, below;
 } cpu_code_table;
 
 /* Whether a code with the highest bit is the negative of another, and of which: of what its other
  * bits are, or of what it is as a complement of two, but for -128. */
 enum { CPU_CODES_ANY, CPU_CODES_BY_SIGN, CPU_CODES_BY_COMPLEMENT };
+
+/* Elements of codes at..at + n - 1 of some rows, to rows that are `step` bytes apart. Returns
+ * whether some element may have the two highest bits of its exponent. */
+typedef int cpu_code_look_up(const cpu_code_table *table, const char *const *rows, int count,
+                             int64_t at, int n, char *to, int64_t step);
 
 typedef struct cpu_append_kernel {
     cpu_isa needs;
@@ -58,11 +68,8 @@ typedef struct cpu_append_kernel {
     void (*store)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
     /* From store_dtype: of 8 bits by x * scale. */
     void (*load)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
-    /* The same from a table, of codes at -> n of some rows, to rows that are `step` bytes apart;
-     * for processors that cpu_has_vbmi. Returns whether some element has the two highest bits of
-     * its exponent. NULL: load is as fast. */
-    int (*look_up)(const cpu_code_table *table, const char *const *rows, int count, int64_t at,
-                   int n, char *to, int64_t step);
+    /* For processors that cpu_has_vbmi, and of tables with exponents for others. NULL: none. */
+    cpu_code_look_up *look_up, *look_up_short;
     /* The largest rope_finite_magnitude. */
     uint32_t (*largest)(int dtype, const char *x, int64_t n);
 } cpu_append_kernel;
@@ -73,9 +80,8 @@ extern const cpu_append_kernel cpu_append_avx512;
 extern const cpu_append_kernel cpu_append_avx512_bf16;
 extern const cpu_append_kernel cpu_append_neon;
 
-/* The look_up of AVX-512. */
-int cpu_look_up_vbmi(const cpu_code_table *table, const char *const *rows, int count, int64_t at,
-                     int n, char *to, int64_t step);
+/* Those of AVX-512 and AVX2. */
+cpu_code_look_up cpu_look_up_vbmi, cpu_look_up_avx2;
 
 /* Bytes of an element of a tensor or a cache. */
 CPU_INLINE int cpu_store_size(int dtype) {

@@ -79,10 +79,12 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
 CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
                               int lines, prefetch_rows *prefetch) {
     waiting_nodes waiting;
+    prefetch_rows ahead = *prefetch;
     for (int chain = 0; chain < chains_of(dim); chain++) {
         add_chain(count, chain, q, dim, dim, panel, waiting, s, KEYS);
-        prefetch_lines(prefetch, lines);
+        prefetch_lines(&ahead, lines);
     }
+    *prefetch = ahead;
 }
 
 /* sum += `count` rows by keys from..to - 1, PANEL elements of their values. */

@@ -58,7 +58,8 @@ typedef struct attention_source {
      * prefetched from there, before `end`. */
     const struct attention_source *next;
     int64_t later, end;
-    const cpu_code_table *table; /* cpu_append_kernel.look_up's, or NULL */
+    const cpu_code_table *table; /* or NULL */
+    cpu_code_look_up *look_up;   /* by it */
 } attention_source;
 
 /* All of a context but its kernel, its workspace and what a task is. */
@@ -100,10 +101,10 @@ attention_source attention_source_of(const attention_context *ctx, const rope_at
 int64_t cpu_attention_run(const rope_attention_problem *problem, int64_t key, int64_t slot,
                           int64_t count);
 
-/* Makes the table of a head, where its elements are looked up faster than they are converted:
- * returns whether. */
-int attention_code_table(const attention_context *ctx, const attention_source *from, int64_t head,
-                         cpu_code_table *table);
+/* Makes the table of a head and returns what looks up its elements faster than they are converted,
+ * or NULL. */
+cpu_code_look_up *attention_code_table(const attention_context *ctx, const attention_source *from,
+                                       int64_t head, cpu_code_table *table);
 
 /* Whether K (which 0) or V of a call's cache can reach its kernel in codes. */
 int attention_takes_codes(const attention_context *ctx, int which);

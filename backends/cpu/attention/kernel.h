@@ -30,6 +30,7 @@ typedef struct cpu_attention_codes {
     int64_t scale_step;          /* to the next one's */
     const cpu_code_table *table; /* of heads, or of all; or NULL */
     int table_step;
+    cpu_code_look_up *look_up; /* by a table */
 } cpu_attention_codes;
 
 /* Keys of a block, and the rows of a tile that see them. */

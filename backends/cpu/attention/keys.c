@@ -61,18 +61,36 @@ static float scale_of(const attention_source *from, const rope_place *place, int
                : 1;
 }
 
-int attention_code_table(const attention_context *ctx, const attention_source *from, int64_t head,
-                         cpu_code_table *table) {
+/* The short form of a table, where all codes below some magnitude have it. */
+static int find_exponents(int store_dtype, int dtype, const uint16_t elements[256],
+                          cpu_code_table *t) {
+    const int bits = store_dtype == ROPE_F8E4M3 ? 3 : 2, step = 1 << bits;
+    t->exponent = 0x7f & ~(step - 1);
+    t->shift = (dtype == ROPE_BF16 ? 7 : 10) - bits;
+    for (int i = 0; i < 8; i++) {
+        t->mantissa[i] = (uint16_t)(elements[step + i % step] - (step << t->shift));
+        t->mantissa[i + 8] = elements[i % step];
+    }
+    for (t->below = 0; t->below < 128; t->below++) {
+        const int code = t->below, e = code & t->exponent,
+                  x = t->mantissa[code % step + (e ? 0 : 8)] + (e << t->shift);
+        if (elements[code] != (uint16_t)x || elements[code + 128] != (uint16_t)(x ^ 0x8000))
+            break;
+    }
+    return (store_dtype == ROPE_F8E4M3 || store_dtype == ROPE_F8E5M2) && t->below >= 0x7c;
+}
+
+cpu_code_look_up *attention_code_table(const attention_context *ctx, const attention_source *from,
+                                       int64_t head, cpu_code_table *table) {
     const cpu_append_kernel *kernel = ctx->kernel->append;
     const int scale = from->steps->scale;
     const rope_place any = {.page = 0};
     char codes[256];
     uint16_t elements[256];
     int by_sign = 1, by_complement = 1;
-    if (!kernel->look_up || !cpu_has_vbmi() || ctx->size != 2 ||
-        cpu_store_size(from->steps->store_dtype) != 1 ||
+    if (ctx->size != 2 || cpu_store_size(from->steps->store_dtype) != 1 ||
         (scale && scale != ROPE_SCALE_TENSOR && scale != ROPE_SCALE_HEAD))
-        return 0;
+        return NULL;
     for (int i = 0; i < 256; i++)
         codes[i] = (char)i;
     kernel->load(ctx->problem->rope.dtype, from->steps->store_dtype, scale_of(from, &any, head),
@@ -88,7 +106,12 @@ int attention_code_table(const attention_context *ctx, const attention_source *f
     table->negative = by_sign         ? CPU_CODES_BY_SIGN
                       : by_complement ? CPU_CODES_BY_COMPLEMENT
                                       : CPU_CODES_ANY;
-    return 1;
+    if (kernel->look_up && cpu_has_vbmi())
+        return kernel->look_up;
+    return kernel->look_up_short && find_exponents(from->steps->store_dtype,
+                                                   ctx->problem->rope.dtype, elements, table)
+               ? kernel->look_up_short
+               : NULL;
 }
 
 int attention_takes_codes(const attention_context *ctx, int which) {
@@ -108,8 +131,7 @@ int cpu_attention_decode(const cpu_attention_block *b, cpu_attention_coded part,
     const int64_t at = part.head * b->step[part.which] + part.first;
     const float scale = c->scale ? c->scale[part.head * c->scale_step] : 1;
     if (c->table)
-        return c->append->look_up(c->table + part.head * c->table_step, rows, count, at, part.n, to,
-                                  step);
+        return c->look_up(c->table + part.head * c->table_step, rows, count, at, part.n, to, step);
     for (int i = 0; i < count; i++)
         c->append->load(b->dtype, c->dtype, scale, rows[i] + at, to + i * step, part.n);
     return 1;
@@ -135,7 +157,7 @@ static void load_cached(const attention_context *ctx, const attention_source *fr
     if (same)
         return;
     if (from->table) {
-        ctx->kernel->append->look_up(from->table, &elements, 1, 0, n, to, 0);
+        from->look_up(from->table, &elements, 1, 0, n, to, 0);
         return;
     }
     const float scale = scale_of(from, place, head);

@@ -61,11 +61,12 @@ CPU_INLINE void pack_last(const char *const *column, int count, int64_t at, char
 static int pack_keys(const cpu_attention_block *b, const char *const *rows, int count, int64_t at,
                      prefetch_rows *prefetch, char *panel) {
     const int words = b->head_dim / 2, chunks = (b->head_dim + 31) / 32;
+    prefetch_rows ahead = *prefetch;
     simd_u32 large = {0};
     for (int c = 0; c < chunks; c++)
         for (int half = 0; half < 2; half++) {
             char *tile = panel + (2 * c + half) * TILE;
-            prefetch_lines(prefetch, PANEL / 2);
+            prefetch_lines(&ahead, PANEL / 2);
             for (int k = 0; k < SIDE; k += SIMD_LANES)
                 for (int w = 0; w < SIDE; w += SIMD_LANES)
                     pack_square(rows + half * SIDE + k, count - half * SIDE - k,
@@ -75,6 +76,7 @@ static int pack_keys(const cpu_attention_block *b, const char *const *rows, int 
                 pack_last(rows + half * SIDE, count - half * SIDE, at + words * 4,
                           tile + words % SIDE * 64);
         }
+    *prefetch = ahead;
     return simd_any(large) || b->head_dim % 2;
 }
 
@@ -257,34 +259,10 @@ static void transpose_scores(const cpu_attention_block *b, int row, int key, int
         }
 }
 
-/* Sums of the rows of a head and of some keys. */
-typedef struct key_sums {
-    int row, key, count;
-    float sums[FEW_KEYS * SIDE] __attribute__((aligned(64)));
-} key_sums;
-
-static void put_scores(const cpu_attention_block *b, key_sums *s) {
-    if (s->count > 0)
-        transpose_scores(b, s->row, s->key, s->count, s->sums);
-    s->count = 0;
-}
-
-static void add_large_copies(const cpu_attention_block *b, int row, int key, int count,
-                             const char *copies) {
-    for (int i = 0; i < count; i++) {
-        const char *copy = copies + i * b->q_bytes;
-        add_large(b, row, key + i, 1, 0, &copy);
-    }
-}
-
-/* Sums become scores after the next keys are copied, while products go on. */
 static void few_scores(const cpu_attention_block *b, int first, int count, const char *const *k) {
+    float sums[FEW_KEYS * SIDE] __attribute__((aligned(64))) = {0};
     const int large = some_large(b), chunks = (b->head_dim + 31) / 32;
     char *const panel = (char *)b->panel;
-    key_sums both[2], *s = &both[0], *before = &both[1];
-    before->count = 0;
-    memset(s->sums, 0, sizeof s->sums);
-    memset(before->sums, 0, sizeof before->sums);
     MATRIX_BEGIN_KEYS(b->of_head);
     for (int key = first; key < first + count; key += FEW_KEYS) {
         prefetch_rows prefetch = rows_ahead(b, key - first, FEW_KEYS);
@@ -295,22 +273,15 @@ static void few_scores(const cpu_attention_block *b, int first, int count, const
             const int large_keys =
                 b->codes[0].append ? decode_keys(b, rows, keys, head, &prefetch, panel)
                                    : copy_keys(b, rows, keys, head * b->step[0], &prefetch, panel);
-            put_scores(b, before);
-            s->row = row;
-            s->key = key;
-            s->count = keys;
             MATRIX_KEYS(panel, b->q_bytes, few_queries(b, row), b->of_head, chunks, &prefetch,
-                        b->spare, s->sums);
-            if (large || large_keys) {
-                put_scores(b, s);
-                add_large_copies(b, row, key, keys, panel);
+                        b->spare, sums);
+            transpose_scores(b, row, key, keys, sums);
+            for (int i = 0; i < keys && (large || large_keys); i++) {
+                const char *copy = panel + i * b->q_bytes;
+                add_large(b, row, key + i, 1, 0, &copy);
             }
-            key_sums *last = before;
-            before = s;
-            s = last;
         }
     }
-    put_scores(b, before);
     MATRIX_END();
 }
 
@@ -476,12 +447,12 @@ static void add_rows(const cpu_attention_block *b, int r, int n, value_panel *v)
 }
 
 CPU_INLINE value_panel panel_of(const cpu_attention_block *b, const char *const *v, int row,
-                                int first, int d, int count, char *tiles) {
+                                int first, int d, int count, int panel) {
     return (value_panel){.rows = v,
                          .at = row / b->of_head * b->step[1] + (int64_t)d * 2,
                          .d = first + d,
                          .count = count - d,
-                         .tiles = tiles};
+                         .tiles = (char *)b->panel + panel * VALUE_TILES};
 }
 
 /* Sums of one panel or of two of the rows of a head. */
@@ -498,13 +469,9 @@ static void add_few(const cpu_attention_block *b, few_step *s, prefetch_rows *pr
                   (int64_t)(KEYS * sizeof(float)), s->p[0].tiles + from / 32 * 2 * TILE,
                   (s->panels - 1) * VALUE_TILES, (s->seen.to + 31) / 32 - from / 32, prefetch,
                   s->sums[0][0]);
-}
-
-static void join_few(const cpu_attention_block *b, few_step *s) {
-    for (int i = 0; s->panels > 0 && i < b->of_head; i++)
+    for (int i = 0; i < b->of_head; i++)
         for (int n = 0; n < s->panels; n++)
             join_row(b, s->row + i, s->seen, &s->p[n], s->sums[i][n]);
-    s->panels = 0;
 }
 
 /* Elements of two panels of codes, 2 * PANEL of each key. */
@@ -521,38 +488,26 @@ static void decode_values(const cpu_attention_block *b, int row, int d, int coun
     }
 }
 
-/* A step's sums are joined after the next one's values are packed, while products go on. */
 static void few_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
     prefetch_rows prefetch = rows_ahead(b, 0, KEYS);
     const char *elements[KEYS];
-    few_step steps[2], *s = &steps[0], *before = &steps[1];
-    before->panels = 0;
+    few_step s;
     MATRIX_BEGIN_VALUES(b->of_head);
-    for (int row = 0; row < b->rows; row += b->of_head) {
-        const group_range g = range_of(b, row, b->of_head);
-        for (int d = 0; d < count && g.from < g.to; d += 2 * PANEL) {
-            char *tiles = (char *)(s == &steps[0] ? b->panel : b->spare);
-            s->row = row;
-            s->panels = count - d > PANEL ? 2 : 1;
-            s->seen = g;
+    for (s.row = 0; s.row < b->rows; s.row += b->of_head) {
+        s.seen = range_of(b, s.row, b->of_head);
+        for (int d = 0; d < count && s.seen.from < s.seen.to; d += 2 * PANEL) {
+            s.panels = count - d > PANEL ? 2 : 1;
             for (int i = 0; i < 2; i++)
-                s->p[i] = panel_of(b, v, row, first, d + i * PANEL, count, tiles + i * VALUE_TILES);
-            if (b->codes[1].append) { /* which have one stage */
-                join_few(b, before);
-                decode_values(b, row, d, count, v, elements, s->p);
-            }
-            if (s->panels == 2)
-                pack_panels(2, b, s->p[0].rows, s->p[0].at, count - d, 1, &prefetch, tiles);
+                s.p[i] = panel_of(b, v, s.row, first, d + i * PANEL, count, i);
+            if (b->codes[1].append)
+                decode_values(b, s.row, d, count, v, elements, s.p);
+            if (s.panels == 2)
+                pack_panels(2, b, s.p[0].rows, s.p[0].at, count - d, 1, &prefetch, s.p[0].tiles);
             else
-                pack_panels(1, b, s->p[0].rows, s->p[0].at, count - d, 1, &prefetch, tiles);
-            join_few(b, before);
-            add_few(b, s, &prefetch);
-            few_step *last = before;
-            before = s;
-            s = last;
+                pack_panels(1, b, s.p[0].rows, s.p[0].at, count - d, 1, &prefetch, s.p[0].tiles);
+            add_few(b, &s, &prefetch);
         }
     }
-    join_few(b, before);
     MATRIX_END();
 }
 
@@ -566,7 +521,7 @@ static void matrix_values(const cpu_attention_block *b, int first, int count,
     MATRIX_BEGIN();
     for (int row = 0; row < b->rows; row += b->of_head)
         for (int d = 0; d < count; d += PANEL) {
-            value_panel p = panel_of(b, v, row, first, d, count, (char *)b->panel);
+            value_panel p = panel_of(b, v, row, first, d, count, 0);
             pack_panels(1, b, v, p.at, p.count, 2, &prefetch, p.tiles);
             for (int r = row; r < row + b->of_head; r += ROWS) {
                 const int left = row + b->of_head - r;

@@ -312,10 +312,12 @@ static void find_codes(tile_state *t, int which) {
         codes->scale_step = from->operand->scale_stride[2];
         codes->scale = from->operand->scale + t->tile->head * codes->scale_step;
     }
-    for (int64_t i = 0; i < (tables ? t->tile->heads : 1); i++)
-        codes->table = attention_code_table(ctx, from, t->tile->head + i, &t->table[which][i])
-                           ? t->table[which]
-                           : NULL;
+    codes->table = t->table[which];
+    for (int64_t i = 0; i < (tables ? t->tile->heads : 1) && codes->table; i++) {
+        codes->look_up = attention_code_table(ctx, from, t->tile->head + i, &t->table[which][i]);
+        if (!codes->look_up)
+            codes->table = NULL;
+    }
     codes->table_step = tables;
 }
 
@@ -346,9 +348,11 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
         t.source[0].next = &t.source[1];
         t.source[1].next = &t.source[0];
         t.source[1].later = CPU_ATTENTION_BLOCK;
-        for (int which = 0; which < 2; which++)
-            if (attention_code_table(ctx, &t.source[which], tile->head, t.table[which]))
-                t.source[which].table = t.table[which];
+        for (int which = 0; which < 2; which++) {
+            t.source[which].look_up =
+                attention_code_table(ctx, &t.source[which], tile->head, t.table[which]);
+            t.source[which].table = t.source[which].look_up ? t.table[which] : NULL;
+        }
     }
     attention_queries(ctx, tile, t.stage, (char *)(uintptr_t)t.block.q);
     if (ctx->kernel->queries)
