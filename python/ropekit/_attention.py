@@ -37,6 +37,7 @@ from ropekit._fields import AttentionFields, refuse_fields
 from ropekit._functions import text_for
 from ropekit._operators import (
     applied,
+    are_transforms_active,
     check_may_write,
     check_trace,
     define,
@@ -209,6 +210,20 @@ for _name in ("attention_rotated", "attention_backward"):
 _NO_GRADIENTS = dict.fromkeys(FULL.names)
 
 
+def _is_last() -> bool:
+    """Whether nobody takes a derivative of what runs now."""
+    return not (torch.is_grad_enabled() or is_compiling() or are_transforms_active())
+
+
+def _within(operator: Any, *arguments: Any) -> Any:
+    """An operator that a derivative calls, there without the operator's own check that it is one:
+    PyTorch's dispatcher would call Python for that, twice as long as the rest takes."""
+    if not _is_last():
+        return operator.default(*arguments)
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return operator.default._op(*arguments)
+
+
 class _Attention(torch.autograd.Function):
     """The arguments of attention_rotated. What it rotated is saved in place of q and k, but of one
     with a norm, whose gradient reads what the norm read."""
@@ -217,7 +232,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Any:
-        return torch.ops.ropekit.attention_rotated.default(*arguments)
+        return _within(torch.ops.ropekit.attention_rotated, *arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -239,7 +254,8 @@ class _Attention(torch.autograd.Function):
         values = (q, k, v, of_backward(ctx.config), *others, *ctx.numbers, flag)
         call = Arguments(*values)
         dout = dout if all(dout.stride()) else dout.contiguous()
-        dq, dk, dv, *others = _gradient(dout, out, lse, *FULL.values(call))
+        backward = _Gradient.forward if _is_last() else _gradient
+        dq, dk, dv, *others = backward(dout, out, lse, *FULL.values(call))
         found = {"q": dq, "k": dk, "v": dv}
         for name, x in zip(("sinks", "q_weight", "k_weight"), others, strict=True):
             given = getattr(call, name)
@@ -255,7 +271,7 @@ class _Attention(torch.autograd.Function):
 class _Gradient(_sdpa.Last):
     @staticmethod
     def forward(*arguments: Any) -> Any:
-        return torch.ops.ropekit.attention_backward.default(*arguments)
+        return _within(torch.ops.ropekit.attention_backward, *arguments)
 
 
 recorded, _gradient = applied(_Attention), applied(_Gradient)
