@@ -102,6 +102,47 @@ TEST(attention_kernels, names_of_calls_of_every_kind) {
     }
 }
 
+/* Hopper's kernel takes soft caps, and 8 bits of pages of any size, where it is named. */
+TEST(attention_kernels, names_of_what_hopper_has_on_request) {
+    static const kind prompt = {NULL, ROPE_BF16, 128, 0, 64, 0, 0, {NULL}};
+    attention_required();
+    device_not_provided("it has kernels of its own");
+    for (int i = 0; i < 6; i++) {
+        rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+        rope_attention_args args = args_of(&prompt);
+        rope_plan *plan = NULL;
+        device_choose(&desc.rope);
+        desc.rope.dtype = prompt.dtype;
+        desc.rope.head_dim = prompt.head_dim;
+        desc.rope.kernel = i % 2 ? "sm90" : "sm90_more";
+        desc.soft_cap = i / 2 == 1 ? 50 : 0;
+        if (i / 2 == 2) {
+            desc.rotation = ROPE_ATTENTION_ROTATE_Q;
+            desc.cache = ROPE_CACHE_TABLE;
+            desc.page_size = 20;
+            desc.k.dtype = desc.v.dtype = ROPE_F8E4M3;
+            args.rope.k.in = args.v.in = NULL;
+            args.k_tokens = 0;
+            args.k_cache.data = memory_at(2);
+            args.v_cache.data = memory_at(3);
+            args.block_table = memory_at(5);
+            args.pages = args.table_pages = 10;
+        }
+        const rope_status status = rope_attention_plan_create(&desc, &plan);
+        if (status == ROPE_ERROR_INVALID_VALUE || (i == 0 && status == ROPE_ERROR_UNSUPPORTED))
+            SKIP("no such kernel");
+        if (i == 3 || i == 5) {
+            CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, status);
+            CHECK(strstr(rope_last_error(), "sm90_more, on request"), "%s", rope_last_error());
+            continue;
+        }
+        CHECK_STATUS(ROPE_OK, status);
+        const char *name = rope_plan_kernel_of(plan, &args);
+        CHECK(name && strcmp(name, "cuda:sm90") == 0, "%s", name ? name : rope_last_error());
+        rope_plan_destroy(plan);
+    }
+}
+
 /* --- of generated calls, beside what the emulated device launched --- */
 
 enum { CASES = 600 };

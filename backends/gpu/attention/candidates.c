@@ -8,12 +8,17 @@
 
 #include <stdio.h>
 
-static const char sm90[] = "sm90", tiles[] = "tiles", splits[] = "splits", latent[] = "latent";
+static const char sm90[] = "sm90", more[] = "sm90_more", tiles[] = "tiles", splits[] = "splits",
+                  latent[] = "latent";
 
 /* Bytes of shared memory. */
 static int32_t shared_of(const rope_candidate *self, int32_t which) {
     const int32_t most = gpu_tiles_shared(which), of_splits = gpu_splits_shared(which);
     return self->data != tiles && of_splits > most ? of_splits : most;
+}
+
+static int is_sm90(const rope_candidate *self) {
+    return self->data == sm90 || self->data == more;
 }
 
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
@@ -24,8 +29,12 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     if (self->data == latent)
         return gpu_tiles_query(problem, gpu_latent_decline(problem), gpu_latent_shared(), device,
                                reason);
-    if (self->data == sm90 && !gpu_sm90_kernel(problem, device)) {
-        snprintf(reason, ROPE_REASON_SIZE, "%s", GPU_SM90_DECLINED);
+    const char *lacks = is_sm90(self) && !gpu_sm90_kernel(problem, device) ? GPU_SM90_DECLINED
+                        : self->data == sm90 && gpu_sm90_on_request(problem)
+                            ? "declined: a soft cap or a converted cache has sm90_more, on request"
+                            : NULL;
+    if (lacks) {
+        snprintf(reason, ROPE_REASON_SIZE, "%s", lacks);
         return ROPE_DECLINED;
     }
     int32_t which = 0;
@@ -57,7 +66,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *problem
     state->wide_heads = self->data == latent;
     if (self->data && !state->wide_heads)
         (void)gpu_tiles_decline(problem, &state->tiles);
-    if (error == gpuSuccess && self->data == sm90)
+    if (error == gpuSuccess && is_sm90(self))
         error = load_sm90(state, problem, device);
     return error == gpuSuccess ? allow_shared(state) : error;
 }
@@ -121,21 +130,25 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
-/* takes: sm90, splits, tiles, latent or NULL. */
-#define CANDIDATE(label, takes)                                                                    \
+/* takes: sm90, more, splits, tiles, latent or NULL. */
+#define CANDIDATE(label, takes, named)                                                             \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
         .name = label, .data = (takes), .query = query, .bind = bind,                              \
         .workspace = gpu_attention_workspace, .run = run, .release = gpu_release,                  \
-        .kernel_of = gpu_attention_kernel_of, .check = check                                       \
+        .kernel_of = gpu_attention_kernel_of, .check = check, .on_request = (named)                \
     }
 
 static const rope_candidate candidates[] = {
 #ifdef ROPEKIT_SM90
-    CANDIDATE(sm90, sm90),
+    CANDIDATE(sm90, sm90, 0),
 #endif
-    CANDIDATE(splits, splits), CANDIDATE(tiles, tiles), CANDIDATE(latent, latent),
-    CANDIDATE("generic", NULL)};
+    CANDIDATE(splits, splits, 0), CANDIDATE(tiles, tiles, 0),
+    CANDIDATE(latent, latent, 0), CANDIDATE("generic", NULL, 0),
+#ifdef ROPEKIT_SM90
+    CANDIDATE(more, more, 1),
+#endif
+};
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
                                                       sizeof candidates / sizeof candidates[0]};

@@ -44,16 +44,20 @@ typedef struct gpu_sm90_call {
 } gpu_sm90_call;
 
 #define GPU_SM90_DECLINED                                                                          \
-    "declined: heads are not of 8 n elements of 16 bits up to 256, or there is a cap, tree, ring " \
-    "or other cache, or no GPU of sm_90"
+    "declined: heads are not of 8 n elements of 16 bits up to 256, or there is a tree, ring, "     \
+    "other cache or large cap, or no GPU of sm_90"
 
 #ifdef ROPEKIT_SM90
 
 /* The kernel of a problem on a device; NULL: none, as where it is no GPU of sm_90, or heads are not
- * of 8 n elements up to 256, or there is a cap, a tree or a ring, or a cache of other elements, of
- * heads of more than 128 with values of up to 128, or of pages that do not lie in tiles of keys by
- * 8 keys, by 16 with heads of more than 128. */
+ * of 8 n elements up to 256, or there is a tree, a ring, a cap of which fp32 lacks the polynomial,
+ * a cache of heads of more than 128 with values of up to 128, or one that is not converted, of
+ * pages that do not lie in tiles of keys by 8 keys, by 16 with heads of more than 128. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
+
+/* Whether such a problem takes it on request alone: its soft cap, or the conversion of its cache,
+ * has not been tested on a GPU. */
+int gpu_sm90_on_request(const rope_attention_problem *problem);
 
 /* Bytes of shared memory of a block. */
 int32_t gpu_sm90_shared(const rope_attention_problem *problem);
@@ -84,6 +88,11 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 static inline const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device) {
     (void)problem, (void)device;
     return NULL;
+}
+
+static inline int gpu_sm90_on_request(const rope_attention_problem *problem) {
+    (void)problem;
+    return 0;
 }
 
 static inline int32_t gpu_sm90_shared(const rope_attention_problem *problem) {

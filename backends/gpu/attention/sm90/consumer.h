@@ -87,8 +87,10 @@ GPU_FN void sm90_whole(const sm90_block &b, sm90_place &at, sm90_rows &rows, flo
     sm90_rescale(out, rows);
     sm90_begin_sums<T>(b, at, weights, out);
     sm90_end_scores<T, 1>(b, at, s);
-    sm90_maximum(s, rows, minus, unit);
+    const int are_near = sm90_near<T>(b.cap, s);
+    sm90_maximum<T>(s, rows, minus, unit, b.cap);
     sm90_end_sums<T>(b, at, out);
+    sm90_cap_scores<T>(b.cap, are_near, s);
     sm90_exponentiate<T>(s, rows, minus, unit, weights);
 }
 
@@ -135,6 +137,15 @@ GPU_FN int sm90_found(const sm90_block &b, const sm90_place &at) {
     return sm90_uniform(b.header->found[at.values.parity * 2 + (uint32_t)at.values.stage]);
 }
 
+/* Caps scores, but those that are hidden. */
+template <class T>
+GPU_FN void sm90_cap_part(const sm90_block &b, const sm90_place &at, const sm90_seen (&seen)[2],
+                          int base, int are_near, float (&s)[T::SCORES]) {
+    sm90_cap_scores<T>(b.cap, are_near, s);
+    if (T::CAPS && sm90_is_part(at))
+        sm90_hide(s, seen, base);
+}
+
 /* From the scores of rows' first tile of keys to weights. */
 template <class T>
 GPU_FN void sm90_take_first(const sm90_block &b, sm90_place &at, float (&s)[T::SCORES],
@@ -143,10 +154,12 @@ GPU_FN void sm90_take_first(const sm90_block &b, sm90_place &at, float (&s)[T::S
     float minus[2];
     lacks.tile = at.tile;
     lacks.base = at.end - T::KEYS;
+    const int are_near = sm90_near<T>(b.cap, s);
     if (sm90_is_part(at))
         sm90_hide(s, lacks.seen, lacks.base);
     sm90_begin(rows, b.schedule->lowest);
-    sm90_maximum(s, rows, minus, unit);
+    sm90_maximum<T>(s, rows, minus, unit, b.cap);
+    sm90_cap_part<T>(b, at, lacks.seen, lacks.base, are_near, s);
     sm90_exponentiate<T>(s, rows, minus, unit, weights);
     rows.rescale[0] = rows.rescale[1] = 1.0f;
     at.adds = 0;
@@ -251,12 +264,14 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
         before = rows;
         old = ends ? lacks.tile : -1;
         const int base = at.end - (at.n + 1) * T::KEYS;
+        const int are_near = sm90_near<T>(b.cap, s);
         if (sm90_is_part(at))
             sm90_hide(s, seen, base);
         if (ends)
             sm90_begin(rows, b.schedule->lowest);
-        sm90_maximum(s, rows, minus, unit);
+        sm90_maximum<T>(s, rows, minus, unit, b.cap);
         sm90_finish_sums<T>(b, at, lacks, lacks_some, weights, out);
+        sm90_cap_part<T>(b, at, seen, base, are_near, s);
         sm90_exponentiate<T>(s, rows, minus, unit, weights);
         at.adds = !ends;
         lacks = {at.tile, base, {seen[0], seen[1]}};

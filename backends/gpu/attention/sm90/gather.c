@@ -11,7 +11,11 @@
  * pages that copies take so many keys of, or fewer; and of any pages; and the most bytes. */
 enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384, GATHER_MOST = 256 << 20 };
 
-static int may_gather(const rope_attention_problem *p, double rows) {
+int sm90_converts(const rope_attention_problem *p) {
+    return p->cache && (p->k.store_dtype != p->rope.dtype || p->v.store_dtype != p->rope.dtype);
+}
+
+static int pays(const rope_attention_problem *p, double rows) {
     return p->cache == ROPE_CACHE_TABLE &&
            rows >= (sm90_page_of(p) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
 }
@@ -23,15 +27,18 @@ static double bytes_of(const gpu_attention_sizes *s, int32_t dim) {
 /* Smaller calls may have fewer heads of k, hence more rows of each. */
 size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
     const double bytes = bytes_of(s, p->head_dim + p->v_head_dim);
-    return !may_gather(p, (double)s->tokens * (double)s->q_heads) ? 0
-           : bytes < GATHER_MOST                                  ? (size_t)bytes
-                                                                  : GATHER_MOST;
+    return !sm90_converts(p) && !pays(p, (double)s->tokens * (double)s->q_heads) ? 0
+           : bytes < GATHER_MOST                                                 ? (size_t)bytes
+                                                                                 : GATHER_MOST;
 }
 
-int sm90_gathers(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    const int64_t shares = s->k_heads > 0 ? s->q_heads / s->k_heads : 0;
-    return may_gather(p, (double)s->tokens * (double)shares) &&
-           bytes_of(s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
+/* Where sequences may all have few queries, which this kernel leaves out, the launch is in vain. */
+int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
+    const double rows = s.k_heads > 0 ? (double)s.tokens * (double)(s.q_heads / s.k_heads) : 0;
+    const int varies = call->rope.position.cu_seqlens || call->q_lengths;
+    return (sm90_converts(p) ? !varies || rows >= GATHER_ROWS : pays(p, rows)) &&
+           bytes_of(&s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
 }
 
 static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operand *o, int32_t dim,
@@ -42,13 +49,13 @@ static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operan
     return (sm90_gathered){data, call->k_tokens};
 }
 
-gpuError_t sm90_launch_gather(const gpu_sm90_call *l, const gpu_attention_sizes *s,
-                              rope_attention_call *rows) {
+gpuError_t sm90_launch_gather(const gpu_sm90_call *l, rope_attention_call *rows) {
     const rope_attention_problem *p = l->problem;
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, l->call);
     int few = l->leaves_few ? GPU_SPLIT_ROWS : 0, tile = sm90_keys_of_tile(p);
     sm90_gathered keys = rows_of(rows, &rows->k, p->head_dim, l->memory.gathered),
                   values = rows_of(rows, &rows->v, p->v_head_dim,
-                                   (char *)l->memory.gathered + (size_t)bytes_of(s, p->head_dim));
+                                   (char *)l->memory.gathered + (size_t)bytes_of(&s, p->head_dim));
     void *arguments[] = {(void *)(uintptr_t)p,
                          (void *)(uintptr_t)l->call,
                          (void *)(uintptr_t)&l->memory.failed,
@@ -56,9 +63,11 @@ gpuError_t sm90_launch_gather(const gpu_sm90_call *l, const gpu_attention_sizes 
                          &tile,
                          &keys,
                          &values};
-    const int64_t tiles = s->sequences * gpu_divide_up(s->k_tokens, SM90_GATHERED);
+    const int64_t tiles = s.sequences * gpu_divide_up(s.k_tokens, SM90_GATHERED);
     const dim3 grid = {(uint32_t)gpu_at_most(tiles, INT32_MAX), 1, 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
-    return gpu_launch_kernel(gpu_attention_sm90_gather_kernel, grid, block, arguments, 0, l->stream,
-                             l->follows_early);
+    return gpu_launch_kernel(sm90_converts(p)
+                                 ? gpu_attention_sm90_convert_kernels[p->rope.dtype == ROPE_BF16]
+                                 : gpu_attention_sm90_gather_kernel,
+                             grid, block, arguments, 0, l->stream, l->follows_early);
 }

@@ -70,22 +70,33 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
     }
 }
 
-template <int DTYPE, int DIM, int V_DIM>
+GPU_FN const sm90_cap *sm90_cap_of(void) {
+    return NULL;
+}
+
+GPU_FN const sm90_cap *sm90_cap_of(const sm90_cap &cap) {
+    return &cap;
+}
+
+/* CAP: sm90_cap, or nothing. */
+template <int DTYPE, int DIM, int V_DIM, class... CAP>
 __global__ void __launch_bounds__(SM90_THREADS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                        const __grid_constant__ CUtensorMap v,
                        const __grid_constant__ CUtensorMap out,
                        GPU_PARAMETER sm90_schedule schedule,
                        GPU_PARAMETER rope_attention_problem problem,
-                       GPU_PARAMETER rope_attention_call call, const int32_t *failed) {
-    typedef sm90_type<DTYPE, DIM, V_DIM> T;
+                       GPU_PARAMETER rope_attention_call call, const int32_t *failed,
+                       GPU_PARAMETER CAP... cap) {
+    typedef sm90_type<DTYPE, DIM, V_DIM, sizeof...(CAP)> T;
     extern __shared__ __align__(1024) char sm90_memory[];
     const sm90_block b = {&problem,
                           &call,
                           failed,
                           &schedule,
                           (sm90_header *)(void *)sm90_memory,
-                          (uint32_t)__cvta_generic_to_shared(sm90_memory) + SM90_HEADER};
+                          (uint32_t)__cvta_generic_to_shared(sm90_memory) + SM90_HEADER,
+                          sm90_cap_of(cap...)};
     const int group = (int)threadIdx.x / 128;
     if (threadIdx.x == 32) {
         sm90_prefetch_map(&q);
@@ -116,6 +127,12 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
     }
 const void *const gpu_attention_sm90_kernels[SM90_HEADS][2] = {
     SM90_KERNELS(64, 64), SM90_KERNELS(128, 128), SM90_KERNELS(192, 128), SM90_KERNELS(256, 256)};
+const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2] = {
+    SM90_KERNELS(64, 64, sm90_cap), SM90_KERNELS(128, 128, sm90_cap),
+    SM90_KERNELS(192, 128, sm90_cap), SM90_KERNELS(256, 256, sm90_cap)};
 const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
 const void *const gpu_attention_sm90_gather_kernel = GPU_KERNEL(gpu_attention_sm90_gather);
+const void *const gpu_attention_sm90_convert_kernels[2] = {
+    GPU_KERNEL(gpu_attention_sm90_convert<ROPE_F16>),
+    GPU_KERNEL(gpu_attention_sm90_convert<ROPE_BF16>)};
 const void *const gpu_attention_sm90_angles_kernel = GPU_KERNEL(gpu_attention_sm90_angles);

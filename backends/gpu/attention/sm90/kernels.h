@@ -30,12 +30,14 @@ int32_t sm90_keys_of_tile(const rope_attention_problem *problem);
  * there is no table. */
 int32_t sm90_page_of(const rope_attention_problem *problem);
 
-/* Whether keys and values of calls of these sizes are gathered. */
-int sm90_gathers(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
+/* Whether a problem's cache has elements of other types than products. */
+int sm90_converts(const rope_attention_problem *problem);
+
+/* Whether keys and values of a call are gathered. */
+int sm90_gathers(const rope_attention_problem *problem, const rope_attention_call *call);
 
 /* Gathers those of a call; `rows` is as it, but has them in rows of sequences. */
-gpuError_t sm90_launch_gather(const gpu_sm90_call *launch, const gpu_attention_sizes *sizes,
-                              rope_attention_call *rows);
+gpuError_t sm90_launch_gather(const gpu_sm90_call *launch, rope_attention_call *rows);
 
 /* How queries, whose pairs lie half a window apart, are rotated here: by angles that lie in memory,
  * [row, cosine or sine, pair]. */
@@ -64,6 +66,12 @@ typedef struct sm90_positions {
 } sm90_positions;
 
 enum { SM90_ANGLE_THREADS = 128 };
+
+/* What makes capped logits of base 2 of scores s: up to `end`, s times the sum of near[i] s^2i,
+ * then most * (1 - 2 / (1 + 2^(rise * s))). */
+typedef struct sm90_cap {
+    float end, near[6], most, rise;
+} sm90_cap;
 
 /* A call as blocks read it, apart from all that depends on lengths. Tiles are counted over `heads`
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
@@ -97,6 +105,9 @@ typedef struct sm90_schedule {
 enum { SM90_64, SM90_128, SM90_192, SM90_256, SM90_HEADS };
 extern const void *const gpu_attention_sm90_kernels[SM90_HEADS][2];
 
+/* Those of scores with a soft cap take (..., sm90_cap) behind that. */
+extern const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2];
+
 /* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none): a
  * block of GPU_ATTENTION_THREADS threads says of a sequence of more than `few` rows whether its
  * table has a page that the cache lacks, and of those that are packed whether there is none. */
@@ -113,6 +124,9 @@ typedef struct sm90_gathered {
  * of a sequence. */
 enum { SM90_GATHERED = 4 };
 extern const void *const gpu_attention_sm90_gather_kernel;
+
+/* To f16 and to bf16, from caches of other types: take the same. */
+extern const void *const gpu_attention_sm90_convert_kernels[2];
 
 /* Takes (sm90_positions, rope_attention_problem, rope_attention_call): a thread of
  * SM90_ANGLE_THREADS computes four angles. */

@@ -3,11 +3,13 @@
 #include "backends/gpu/attention/sm90/map.h"
 
 #include "backends/gpu/attention/kernels.h"
+#include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
 #include <float.h>
+#include <math.h>
 
 /* Tiles are dealt where no block has more of them. */
 enum { ROUNDS = 2 };
@@ -167,13 +169,20 @@ int32_t sm90_page_of(const rope_attention_problem *p) {
 /* Lanes that copy a tile of keys from a table's pages, each 64 elements of some keys. */
 enum { LANES = 32 };
 
-static int takes_cache(const rope_attention_problem *p) {
+static int takes_pages(const rope_attention_problem *p) {
     const int32_t page = sm90_page_of(p), dim = room_of(p).dim;
-    return !p->cache || (p->k.store_dtype == p->rope.dtype && p->v.store_dtype == p->rope.dtype &&
-                         dim == room_of(p).v_dim && p->k.dim_block == p->head_dim &&
-                         p->v.dim_block == p->v_head_dim && !p->rotates[1] &&
-                         (!page || (page % 8 == 0 && p->page_size <= INT32_MAX / 2 &&
-                                    GPU_SM90_KEYS(dim) / page * (dim / 64) <= LANES)));
+    return !page || (p->page_size <= INT32_MAX / 2 &&
+                     (sm90_converts(p) ||
+                      (page % 8 == 0 && GPU_SM90_KEYS(dim) / page * (dim / 64) <= LANES)));
+}
+
+static int takes_cache(const rope_attention_problem *p) {
+    return !p->cache || (room_of(p).dim == room_of(p).v_dim && p->k.dim_block == p->head_dim &&
+                         p->v.dim_block == p->v_head_dim && !p->rotates[1] && takes_pages(p));
+}
+
+int gpu_sm90_on_request(const rope_attention_problem *p) {
+    return p->soft_cap > 0 || sm90_converts(p);
 }
 
 int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
@@ -181,13 +190,34 @@ int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
 }
 
 static const void *kernel_of(const rope_attention_problem *p) {
-    return gpu_attention_sm90_kernels[heads_of(p)][p->rope.dtype == ROPE_BF16];
+    return (p->soft_cap > 0 ? gpu_attention_sm90_cap_kernels
+                            : gpu_attention_sm90_kernels)[heads_of(p)][p->rope.dtype == ROPE_BF16];
+}
+
+/* By a polynomial that has tanh(x) within 1.2e-7 of itself for x up to 0.75. */
+static sm90_cap cap_of(const rope_attention_problem *p) {
+    static const double tanh[6] = {
+        1, -0x1.55545ap-2, 0x1.10e782p-3, -0x1.b4ff60p-5, 0x1.40d8acp-6, -0x1.3515aap-8};
+    const double slope = (double)p->scale / p->soft_cap, log2_e = 1.4426950408889634;
+    double unit = log2_e * p->scale;
+    sm90_cap cap = {.end = (float)(0.75 / slope),
+                    .most = (float)(log2_e * p->soft_cap),
+                    .rise = (float)(2 * log2_e * slope)};
+    for (int i = 0; i < 6; i++, unit *= slope * slope)
+        cap.near[i] = (float)(unit * tanh[i]);
+    return cap;
+}
+
+/* Whether fp32 has that polynomial's factors, the last of which needs 12 bits. */
+static int takes_cap(const rope_attention_problem *p) {
+    const float last = p->soft_cap > 0 ? fabsf(cap_of(p).near[5]) : 1;
+    return last >= 0x1p-137f && last <= FLT_MAX;
 }
 
 const void *gpu_sm90_kernel(const rope_attention_problem *p, int32_t device) {
     int major = 0, minor = 0;
     if (heads_of(p) == SM90_HEADS || p->rope.dtype == ROPE_F32 || !takes_cache(p) || p->ring ||
-        p->soft_cap > 0 || p->mask == ROPE_MASK_TREE || !(p->scale > 0))
+        !takes_cap(p) || p->mask == ROPE_MASK_TREE || !(p->scale > 0))
         return NULL;
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
@@ -200,16 +230,21 @@ int32_t gpu_sm90_shared(const rope_attention_problem *p) {
 }
 
 gpuError_t gpu_sm90_load(const void *kernel) {
-    const void *const kernels[] = {kernel, gpu_attention_sm90_angles_kernel,
+    const void *const kernels[] = {kernel,
+                                   gpu_attention_sm90_angles_kernel,
                                    gpu_attention_sm90_pages_kernel,
-                                   gpu_attention_sm90_gather_kernel};
+                                   gpu_attention_sm90_gather_kernel,
+                                   gpu_attention_sm90_convert_kernels[0],
+                                   gpu_attention_sm90_convert_kernels[1]};
     int32_t early;
-    return gpu_kernels_load(kernels, 4, &early);
+    return gpu_kernels_load(kernels, 6, &early);
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
-    const sm90_view views[] = {queries_of(p, call), view_of(p, call, &call->k, p->head_dim, 0),
-                               view_of(p, call, &call->v, p->v_head_dim, 0), results_of(p, call)};
+    const sm90_view views[] = {queries_of(p, call), results_of(p, call),
+                               view_of(p, call, &call->k, p->head_dim, 0),
+                               view_of(p, call, &call->v, p->v_head_dim, 0)};
+    const int converts = sm90_converts(p);
     if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
         return 0; /* a query may have no position */
@@ -217,7 +252,10 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
         return 0;
     if (p->cache && rope_attention_capacity(p, call) > INT32_MAX / 2)
         return 0;
-    for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
+    if (converts && (!sm90_gathers(p, call) || !gpu_moves_cache(p, &p->k, call, &call->k) ||
+                     !gpu_moves_cache(p, &p->v, call, &call->v)))
+        return 0;
+    for (int i = 0; i < (converts ? 2 : 4); i++)
         if (!sm90_map_fits(&views[i]))
             return 0;
     return count_tiles(
@@ -254,7 +292,7 @@ static sm90_schedule schedule_of(const rope_attention_problem *p, const rope_att
                        .k_tokens = (int32_t)call->k_tokens,
                        .page = page,
                        .mask = sm90_mask_of(p),
-                       .unit = 1.44269504f * p->scale,
+                       .unit = p->soft_cap > 0 ? 1 : 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,
                        .splits = splits,
                        .tickets = memory->tickets,
@@ -316,18 +354,18 @@ static gpuError_t launch_pages(const gpu_sm90_call *l) {
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_problem *p = l->problem;
-    const gpu_attention_sizes s = gpu_attention_sizes_of(p, l->call);
-    const int looks = gpu_sm90_looks_at_pages(p), gathered = sm90_gathers(p, &s);
+    const int looks = gpu_sm90_looks_at_pages(p), gathered = sm90_gathers(p, l->call);
     rope_attention_call call = *l->call;
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gathered)
-        error = sm90_launch_gather(l, &s, &call);
+        error = sm90_launch_gather(l, &call);
     const sm90_view q = queries_of(p, &call), k = view_of(p, &call, &call.k, p->head_dim, gathered),
                     v = view_of(p, &call, &call.v, p->v_head_dim, gathered),
                     out = results_of(p, &call);
     const int32_t *failed = looks ? l->memory.failed : l->failed, dtype = p->rope.dtype,
                   page = gathered ? 0 : sm90_page_of(p), keys = page ? page : sm90_keys_of_tile(p);
     sm90_schedule schedule = schedule_of(p, &call, page, failed, &l->memory, l->leaves_few);
+    sm90_cap cap = p->soft_cap > 0 ? cap_of(p) : (sm90_cap){0};
     const int32_t pack = 1 << schedule.pack;
     schedule.none = none_of(l);
     CUtensorMap maps[4];
@@ -344,7 +382,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     else if (error == gpuSuccess && schedule.tickets)
         error = cudaMemsetAsync(schedule.tickets, 0, sizeof *schedule.tickets, l->stream);
     void *arguments[] = {&maps[0], &maps[1], &maps[2], &maps[3], &schedule, (void *)(uintptr_t)p,
-                         &call,    &failed};
+                         &call,    &failed,  &cap};
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {SM90_THREADS, 1, 1};
     const int early = rotates || looks ? l->follows_early && (rotates || !schedule.tickets)

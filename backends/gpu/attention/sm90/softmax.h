@@ -3,6 +3,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_SOFTMAX_H
 #define ROPEKIT_GPU_ATTENTION_SM90_SOFTMAX_H
 
+#include "backends/gpu/attention/sm90/cap.h"
 #include "backends/gpu/attention/sm90/epilogue.h"
 
 /* --- softmax --- */
@@ -30,16 +31,19 @@ template <int N> GPU_FN void sm90_hide(float (&s)[N], const sm90_seen (&seen)[2]
 
 /* Takes scores into a row's maximum. That moves only where it grows by more than 2^8, so sums are
  * seldom rescaled; weights are 256 at most. minus: what is added to scores times `unit`. */
-template <int N>
-GPU_FN void sm90_maximum(const float (&s)[N], sm90_rows &rows, float (&minus)[2], float unit) {
+template <class T>
+GPU_FN void sm90_maximum(const float (&s)[T::SCORES], sm90_rows &rows, float (&minus)[2],
+                         float unit, const sm90_cap *cap) {
     float x[2]; /* one chain a row: more of them are scheduled worse */
 #pragma unroll
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < T::SCORES; i++)
         x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float most = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        if (T::CAPS)
+            most = sm90_cap_any(*cap, most);
         most = fmaxf(most, rows.most[h]);
         if ((most - rows.most[h]) * unit <= 8.0f)
             most = rows.most[h];
@@ -48,6 +52,18 @@ GPU_FN void sm90_maximum(const float (&s)[N], sm90_rows &rows, float (&minus)[2]
         rows.sum[h] = rows.sum[h] * rows.rescale[h];
         minus[h] = -(most * unit);
     }
+}
+
+/* Whether a warp's scores are all near 0, so that the cap is a polynomial: where registers hold the
+ * answer. */
+template <class T> GPU_FN int sm90_near(const sm90_cap *cap, const float (&s)[T::SCORES]) {
+    return T::CAPS && T::DIM <= 192 ? sm90_are_near(*cap, s, 0, T::SCORES) : 0;
+}
+
+template <class T>
+GPU_FN void sm90_cap_scores(const sm90_cap *cap, int are_near, float (&s)[T::SCORES]) {
+    if (T::CAPS)
+        sm90_cap_all(*cap, are_near, s);
 }
 
 /* From scores to weights, rounded, and their sums. */

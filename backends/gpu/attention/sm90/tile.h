@@ -7,11 +7,12 @@
 #include "backends/gpu/attention/sm90/wgmma.h"
 
 /* Types of elements, sizes of heads, and what follows from them. */
-template <int DTYPE_, int DIM_, int V_DIM_> struct sm90_type {
+template <int DTYPE_, int DIM_, int V_DIM_, int CAPS_> struct sm90_type {
     enum {
         DTYPE = DTYPE_,
         DIM = DIM_,
         V_DIM = V_DIM_,
+        CAPS = CAPS_,                    /* scores have a soft cap */
         KEYS = GPU_SM90_KEYS(DIM),       /* of a tile */
         QUERIES = GPU_SM90_QUERIES(DIM), /* tiles of them in shared memory */
         QUERY_BYTES = SM90_ROWS * DIM * 2,
@@ -86,7 +87,8 @@ struct sm90_block {
     const int32_t *failed;
     const sm90_schedule *schedule;
     sm90_header *header;
-    uint32_t memory; /* address of the tiles */
+    uint32_t memory;     /* address of the tiles */
+    const sm90_cap *cap; /* or NULL */
 };
 
 struct sm90_maps {
