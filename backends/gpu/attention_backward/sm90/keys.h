@@ -152,19 +152,19 @@ GPU_FN void sm90_weights(float (&s)[32], uint32_t stats, float unit, int part, u
 template <int DTYPE>
 GPU_FN void sm90_capped_weights(const sm90_backward_schedule &schedule, float (&s)[32],
                                 uint32_t stats, uint32_t (&weights)[16]) {
+    sm90_tanh(s, schedule.to_cap);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
-        float slope[4];
+        float x[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[4 * j + i] = sm90_capped_weight(schedule, s[4 * j + i],
-                                              __uint_as_float(i & 1 ? two.y : two.x), slope[i]);
-        weights[2 * j] = sm90_join<DTYPE>(s[4 * j], s[4 * j + 1]);
-        weights[2 * j + 1] = sm90_join<DTYPE>(s[4 * j + 2], s[4 * j + 3]);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[4 * j + i] *= slope[i];
+        for (int i = 0; i < 4; i++) {
+            float &tanh = s[4 * j + i];
+            x[i] = sm90_exp2(fmaf(tanh, schedule.unit, __uint_as_float(i & 1 ? two.y : two.x)));
+            tanh = x[i] * sm90_slope(tanh);
+        }
+        weights[2 * j] = sm90_join<DTYPE>(x[0], x[1]);
+        weights[2 * j + 1] = sm90_join<DTYPE>(x[2], x[3]);
     }
 }
 

@@ -278,14 +278,11 @@ GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at
     sm90_settle(s);
     sm90_settle(dq);
     sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
+    if (CAP)
+        sm90_tanh(s, b.schedule->to_cap);
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        float slope = 1.0f;
-        s[i] = CAP ? sm90_capped_weight(*b.schedule, s[i], at.lse[i >> 1 & 1], slope)
-                   : sm90_exp2(fmaf(s[i], unit, at.lse[i >> 1 & 1]));
-        if (CAP)
-            s[i] *= slope;
-    }
+    for (int i = 0; i < 32; i++)
+        s[i] = sm90_exp2(fmaf(s[i], unit, at.lse[i >> 1 & 1])) * (CAP ? sm90_slope(s[i]) : 1.0f);
     sm90_products_wait<0>();
     sm90_settle(dp);
 #pragma unroll

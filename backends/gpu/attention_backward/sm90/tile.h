@@ -157,12 +157,39 @@ GPU_FN int sm90_rows_tile(const sm90_backward_schedule &s, int n, sm90_backward_
 
 /* --- weights --- */
 
-/* The weight of a score with a cap, and by what the cap multiplies a gradient. */
-GPU_FN float sm90_capped_weight(const sm90_backward_schedule &s, float score, float minus_lse,
-                                float &slope) {
-    const float tanh = gpu_tanh(score * s.to_cap);
-    slope = fmaf(-tanh, tanh, 1.0f);
-    return sm90_exp2(fmaf(tanh, s.unit, minus_lse));
+/* What gpu_tanh() is below SM90_TANH_NEAR, with its bits. */
+#define SM90_TANH_NEAR 0.625f
+GPU_FN float sm90_tanh_near(float x) {
+    const float z = x * x;
+    float p = fmaf(z, -0x1.76abf6p-8f, 0x1.5256cep-6f);
+    p = fmaf(z, p, -0x1.b84448p-5f);
+    p = fmaf(z, p, 0x1.110768p-3f);
+    p = fmaf(z, p, -0x1.555534p-2f);
+    return fmaf(x * z, p, x);
+}
+
+/* From scores to tanh. Where a warp's are all near 0, they have the same bits by less. */
+GPU_FN void sm90_tanh(float (&s)[32], float to_cap) {
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        s[i] *= to_cap;
+        largest = fmaxf(largest, fabsf(s[i]));
+    }
+    if (__any_sync(~0u, largest >= SM90_TANH_NEAR)) {
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            s[i] = gpu_tanh(s[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            s[i] = sm90_tanh_near(s[i]);
+    }
+}
+
+/* By what a cap multiplies the gradient of a score. */
+GPU_FN float sm90_slope(float tanh) {
+    return fmaf(-tanh, tanh, 1.0f);
 }
 
 /* --- masks --- */
