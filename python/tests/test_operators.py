@@ -447,7 +447,7 @@ CALLS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("tokens, count", [(1, 6000), (512, 100)])  # handles, and results
+@pytest.mark.parametrize("tokens, count", [(1, 2000), (512, 100)])  # handles, and results
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_leaks(name: str, tokens: int, count: int) -> None:
     q, k = torch.randn(2, tokens, 4, 16), torch.randn(2, tokens, 2, 16)
