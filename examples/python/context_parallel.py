@@ -47,12 +47,12 @@ def main(steps: int = 3, tokens: int = 255, batch: int = 2) -> list[float]:
     losses = []
     for _ in range(steps):
         inputs, labels = text[rows, :-1] % 256, text[rows, 1:] % 256
-        with use(layout, "allgather"):
+        with use(layout, "allgather"):  # backward within it, too, as checkpoints attend there again
             found = model(layout.shard(inputs), position_ids=positions, use_cache=False)
-        loss = cross_entropy(
-            found.logits.flatten(0, 1), layout.shard(labels).flatten(), reduction="sum"
-        )
-        (loss * ranks / (batch * tokens)).backward()  # FSDP takes the mean over ranks
+            loss = cross_entropy(
+                found.logits.flatten(0, 1), layout.shard(labels).flatten(), reduction="sum"
+            )
+            (loss * ranks / (batch * tokens)).backward()  # FSDP takes the mean over ranks
         optimizer.step()
         optimizer.zero_grad()
         dist.all_reduce(loss)

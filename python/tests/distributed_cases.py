@@ -176,6 +176,55 @@ def refusals(rank: int) -> dict[str, str]:
     return found
 
 
+def later_refusals(rank: int) -> dict[str, str]:
+    """What each rank says of a call that differs on rank 1, after one that all made alike; of one
+    that the library refuses, of which a rank without tokens would not learn by itself."""
+    case = Case(tokens=12)
+    given = case.tensors()
+    layout = distributed.Layout.of(dist.group.WORLD, case.tokens)
+    short = distributed.Layout.of(dist.group.WORLD, 3, order="contiguous")
+    table = torch.ones(12, 16)
+    differing: dict[str, tuple[Any, dict[str, Any]]] = {
+        "window": (layout, {"window": 4}),
+        "misspelt": (layout, {"windows": 4}),
+        "no tensor": (layout, {"sinks": 1.0}),
+        "no file": (layout, {"config": "/no/such/config.json"}),
+        "grads": (layout, {"derives": True}),
+        "few rows": (layout, {"cos": table[:10], "sin": table[:10]}),
+        "many sinks": (layout, {"sinks": torch.zeros(8)}),
+        "kernel": (short, {"kernel": "nonsense"}),
+    }
+    found = {}
+    for name, (of, own) in differing.items():
+        q, k, v = (of.shard(given[n][:, : of.tokens]) for n in "qkv")
+        is_alone = name in ("window", "misspelt", "no tensor", "no file", "grads")
+        if is_alone:
+            distributed.attention(q, k, v, layout=of)
+        options = dict(own) if rank == 1 or not is_alone else {}
+        if options.pop("derives", False):
+            q = q.clone().requires_grad_()
+        try:
+            distributed.attention(q, k, v, layout=of, **options)
+            found[name] = "no error"
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def inference_first(rank: int) -> bool:
+    """Whether a call with a gradient follows one of inference_mode, and positions are a copy."""
+    case = Case(tokens=12)
+    given = case.tensors()
+    layout = distributed.Layout.of(dist.group.WORLD, case.tokens)
+    q, k, v = (layout.shard(given[name]) for name in "qkv")
+    with torch.inference_mode():
+        wanted = distributed.attention(q, k, v, layout=layout)
+    layout.positions().zero_()
+    out = distributed.attention(q.clone().requires_grad_(), k, v, layout=layout)
+    out.sum().backward()
+    return torch.equal(out, wanted)
+
+
 def killed(rank: int, method: str) -> str:
     """What a rank sees when rank 1 has ended."""
     case = Case(tokens=24, heads=(6, 3))
@@ -212,6 +261,16 @@ def of_dtensors(rank: int) -> dict[str, Any]:
         except RuntimeError as error:
             found[name] = str(error)
     return found
+
+
+def of_a_mesh(rank: int) -> tuple[Any, Tensor]:
+    """Placements and values of attention whose batch and heads are sharded over two dimensions."""
+    mesh, case = init_device_mesh("cpu", (2, 2)), Case(batch=2)
+    given, places = case.tensors(), [Shard(0), Shard(2)]
+    q, k, v = (distribute_tensor(given[n], mesh, places) for n in "qkv")
+    with torch.no_grad():
+        out: Any = ropekit.attention(q, k, v, kernel="library")
+    return out.placements == tuple(places), out.full_tensor()
 
 
 def append_of_dtensors(rank: int) -> dict[str, Any]:

@@ -197,6 +197,27 @@ def test_every_rank_learns_what_differs() -> None:
             assert text in error, error
 
 
+def test_every_rank_learns_of_a_later_call() -> None:
+    named = {
+        "window": "config is  on rank 0 and window=4 on rank 1",
+        "misspelt": "windows",
+        "no tensor": "sinks is float; allowed is a tensor",
+        "no file": "/no/such/config.json",
+        "grads": "what requires a gradient is [] on rank 0 and ['q'] on rank 1",
+        "few rows": "cos has 10 rows; allowed is at least 12",
+        "many sinks": "sinks has the shape [8]; allowed is [4]",
+        "kernel": 'kernel is "nonsense"',
+    }
+    for found in ranks.run(4, distributed_cases.later_refusals, seconds=60):
+        assert isinstance(found, dict), found
+        for name, text in named.items():
+            assert text in found[name], (name, found[name])
+
+
+def test_a_gradient_after_inference_mode() -> None:
+    assert ranks.run(2, distributed_cases.inference_first) == [True, True]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_killed_rank_is_an_error_of_the_others(method: str) -> None:
     found = ranks.run(3, distributed_cases.killed, method, seconds=20)
@@ -315,3 +336,10 @@ def test_append_of_dtensors_has_shards_of_heads() -> None:
             assert torch.equal(x, own)
         for name in ("tokens", "whole cache"):
             assert "ropekit.distributed" in found[name], found[name]
+
+
+def test_heads_stay_sharded_beside_a_batch() -> None:
+    wanted = Case(batch=2).on_one_device()["out"]
+    for found in ranks.run(4, distributed_cases.of_a_mesh):
+        assert isinstance(found, tuple), found
+        assert found[0] and torch.equal(found[1], wanted)

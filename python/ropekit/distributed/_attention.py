@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ropekit._append_errors import FLOATS
@@ -95,33 +96,52 @@ def attention(
     ranks divide the heads of k. Other dk and dv, and all of "ring", are the same on every run.
     Gradients of sinks are this rank's part of the sum over ranks, as those of any weight.
 
-    The first call of its kind with a layout tells all ranks what it is. Where one differs or is
-    refused, every rank raises. Every rank must make the same calls in the same order, backward too.
+    Where the calls of ranks differ, or one is refused, every rank raises: on CPUs of each call, on
+    GPUs of the first of its kind with a layout. Later on GPUs, a call that is new to one rank alone
+    ends as the group's collectives of other sizes do. Every rank must make the same calls in the
+    same order, backward too. Lse has no gradient.
     """
     if not isinstance(layout, Layout):
         raise TypeError(f"layout is {type(layout).__name__}; allowed is one of shard or Layout.of")
-    if not isinstance(q, Tensor):
-        raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
     named = {"q": q, "k": k, "v": v}
     extra = {"sinks": sinks, "cos": cos, "sin": sin}
     error: Exception | None = None
     call: Any = None
-    key: Any = None
+    told: dict[str, object] = {}
     try:
+        _check_tensors(named, extra)
         _refuse_names(fields)
         masked(causal, None, None, fields)
         text = text_for(config, fields, q)
-        key = (text, tensor_layout, method, *_looks(named), *_looks(extra))
-        call = layout._kept.get(key)
+        key = (text, tensor_layout, str(method), *_looks(named), *_looks(extra))
+        call, told = layout._kept.get(key, (None, told))
         if call is None:
             call = _call(text, tensor_layout, named, layout, method)
-    except (TypeError, ValueError, RuntimeError) as refused:
+            told = call.told(named, extra)
+            call.try_out(named, extra)
+    except Exception as refused:
         error = refused
-    if error is not None or key not in layout._kept:
-        agree(layout, {} if call is None else call.told(named, extra), error, q)
-        layout._kept[key] = call
+    device = q.device if isinstance(q, Tensor) else _device_of(layout)
+    # Of a GPU's calls the first of each kind: it would be waited for.
+    if error is not None or device.type == "cpu" or key not in layout._kept:
+        agree(layout, told, error, device)
+        layout._kept[key] = call, told
     out, lse = call.run((q, k, v), **extra)
     return (out, lse) if return_lse else out
+
+
+def _check_tensors(named: Mapping[str, object], extra: Mapping[str, object]) -> None:
+    for name, x in {**named, **extra}.items():
+        if not isinstance(x, Tensor) and (x is not None or name in named):
+            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
+        if hasattr(x, "placements"):
+            raise TypeError(f"{name} is a DTensor; allowed is this rank's tensor, as of to_local()")
+
+
+def _device_of(layout: Layout) -> torch.device:
+    """One that the layout's group takes tensors of."""
+    is_nccl = layout.ranks > 1 and dist.get_backend(layout.group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
 
 
 def _looks(given: Mapping[str, Tensor | None]) -> Iterator[object]:
@@ -173,6 +193,24 @@ class _Call:
             }
         )
 
+    def try_out(self, named: Mapping[str, Tensor], extra: Mapping[str, Tensor | None]) -> None:
+        """Attends with one token, so that every rank meets the errors of the library alike."""
+        longest, table, sinks = self.layout.longest, extra["cos"], extra["sinks"]
+        heads = _as_rows("q", named["q"], self.order).shape[2]
+        if sinks is not None and sinks.shape != (heads,):
+            raise ValueError(f"sinks has the shape {list(sinks.shape)}; allowed is [{heads}]")
+        if (
+            table is not None
+            and table.shape[-2] < longest
+            and "out_of_range" not in self.settings.text
+        ):
+            raise ValueError(f"cos has {table.shape[-2]} rows; allowed is at least {longest}")
+        rows = (_as_rows(name, x, self.order) for name, x in named.items())
+        tokens = [x.new_zeros((x.shape[0], 1, *x.shape[2:])) for x in rows]
+        with torch.no_grad():
+            one = replace(self, layout=Layout(1, 0, 1), method="allgather", order="bshd")
+            one.run(tokens, **extra)
+
     def run(
         self,
         tensors: Iterable[Tensor],
@@ -218,7 +256,7 @@ class _Call:
         settings, layout, text = self.settings, self.layout, self._rotation
         is_packed, device = layout.cu_seqlens is not None, q.device
         bounds, lengths = None, None
-        ids = layout.positions(device)
+        ids = layout._positions_on(device)
         if is_packed:
             q, k = q[0], k[0]
         if self._is_by_length:
@@ -245,7 +283,7 @@ def _call(
     q, k, v = (_as_rows(name, x, order) for name, x in given.items())
     _check_types({"q": q, "k": k, "v": v}, layout)
     _check_heads(q, k, v)
-    if method not in (*METHODS, "auto"):
+    if not isinstance(method, str) or method not in (*METHODS, "auto"):
         raise ValueError(f"method is {method!r}; allowed is any of {', '.join(METHODS)}, auto")
     reason = Ulysses.reason(layout.ranks, q.shape[2], k.shape[2]) if method == "ulysses" else ""
     if reason:

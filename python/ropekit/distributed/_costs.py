@@ -19,6 +19,8 @@ from ropekit.distributed._methods import Ulysses, groups_of
 
 Exact = Literal["allgather", "ulysses", "ring"]
 _BACKWARD = 2.5  # products of a backward, of those of a forward
+# The host's time of a call on H200s, in latencies of a transfer: and of each group or rank more.
+_HOST = {"allgather": (5.0, 4.5), "ulysses": (12.0, 2.0), "ring": (8.0, 7.0)}
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,11 @@ class Cost:
     compute_s: float
     exposed_s: float  # of the exchange, behind which nothing is computed
     memory_bytes: float  # beside this rank's q, k, v and out
+    host_s: float = 0  # beside which all this happens
 
     @property
     def total_s(self) -> float:
-        return self.compute_s + self.exposed_s
+        return max(self.compute_s + self.exposed_s, self.host_s)
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,18 @@ class Costs:
         return min(self.rows, key=lambda row: row.total_s * tax.get(row.method, 1)).method
 
     def __str__(self) -> str:
-        names = ("predicted", "MB sent", "exchange ms", "compute ms", "exposed ms", "total ms")
+        names = (
+            "predicted",
+            "MB sent",
+            "exchange ms",
+            "compute ms",
+            "exposed ms",
+            "host ms",
+            "total ms",
+        )
         lines = ["  ".join(f"{name:>11}" for name in (*names, "MB held"))]
         for row in self.rows:
-            times = (row.exchange_s, row.compute_s, row.exposed_s, row.total_s)
+            times = (row.exchange_s, row.compute_s, row.exposed_s, row.host_s, row.total_s)
             values = (row.sent_bytes / 1e6, *(x * 1e3 for x in times), row.memory_bytes / 1e6)
             lines.append("  ".join((f"{row.method:>11}", *(f"{x:>11.4g}" for x in values))))
         return "\n".join(lines)
@@ -124,21 +135,32 @@ def _rows(call: Call, rates: Rates) -> Iterator[Cost]:
     groups = groups_of(blocks, call.k_heads, call.device)
     took = _seconds(sent, others and groups * (1 + 2 * call.backward), rates)
     exposed = took / groups + max(0.0, (took - compute) * (groups - 1) / groups)
-    held = call.tokens * call.k_heads * call.row * min(2, groups) / groups
-    yield Cost("allgather", sent, took, compute, exposed, held)
+    # two groups there or on their way, one in order; then gradients, of which two are sent and come
+    each, most = call.tokens * call.k_heads * call.row / groups, min(2, groups)
+    held = each * (most + 1 + (2 * most + 1) * call.backward)
+    yield Cost(
+        "allgather", sent, took, compute, exposed, held, _host(call, rates, "allgather", groups)
+    )
     if not Ulysses.reason(ranks, call.heads, call.k_heads):
         shared = max(call.k_heads, ranks)
         sent = others / ranks * own * (call.heads + shared) * call.row * (1 + 2 * call.backward)
         took = _seconds(sent, others and 2 * (1 + call.backward), rates)
-        held = own * (call.heads + shared) * call.row
-        yield Cost("ulysses", sent, took, compute, took, held)
+        held = own * (call.heads + shared) * call.row * (1 + call.backward)
+        yield Cost("ulysses", sent, took, compute, took, held, _host(call, rates, "ulysses", ranks))
     # ring: a block is hidden behind the attention over the block before; gradients are of 4 bytes
     wide = 4 / call.element_bytes
     sent = blocks * (1 + call.backward * (1 + wide * ranks / max(others, 1)))
     took = _seconds(sent, others * (1 + 2 * call.backward), rates)
     exposed = max(0.0, took - compute * others / ranks)
-    held = own * call.row * (2 * call.k_heads + wide * call.heads)
-    yield Cost("ring", sent, took, compute, exposed, held)
+    # two blocks, out and dq in float32, and gradients of two blocks
+    held = own * call.row * (2 * call.k_heads * (1 + wide * call.backward) + wide * call.heads)
+    yield Cost("ring", sent, took, compute, exposed, held, _host(call, rates, "ring", ranks))
+
+
+def _host(call: Call, rates: Rates, method: str, parts: int) -> float:
+    fixed, each = _HOST[method]
+    times = fixed + each * parts if call.ranks > 1 else 0
+    return rates.latency * times * (1 + _BACKWARD * call.backward)
 
 
 def _seconds(sent: float, times: int, rates: Rates) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class _Operator:
         batch, tokens, heads = _DIMS[layout]
         _refuse_tokens(given, tokens)
         found = [self._rule(given, dict.fromkeys((*_ROWS, "sinks"), _REPLICATED))]
-        ranks = first.mesh.size()
+        ranks = _shards_of(first, heads)
         if all(x.shape[heads] % ranks == 0 for x in _rows(given)) and _are_shared(given):
             own: dict[str, Any] = dict.fromkeys(_ROWS, Shard(heads)) | {"sinks": Shard(0)}
             own["dweight"] = Partial()
@@ -72,6 +73,12 @@ class _Operator:
                 yield "row" if turned[kind] and not normed else "none"
             else:
                 yield kind
+
+
+def _shards_of(x: Any, dim: int) -> int:
+    """Into how many parts a dimension is cut; where it is not, into how many it may be at most."""
+    sizes = [n for n, p in zip(x.mesh.shape, x.placements, strict=True) if p == Shard(dim)]
+    return prod(sizes) if sizes else int(x.mesh.size())
 
 
 def _rows(given: dict[str, Any]) -> list[Any]:

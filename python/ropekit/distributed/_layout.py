@@ -155,13 +155,17 @@ class Layout:
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
         """[count] of int64: where each token of this rank stands in its sequence. Tokens behind the
         last sequence count on from it."""
+        return self._positions_on(device).clone()
+
+    def _positions_on(self, device: torch.device | str) -> Tensor:
+        """The same, not to be written."""
         key = "positions", str(device)
         found: Tensor = self._keep(key, lambda: self._positions().to(device))
         return found
 
     def check_positions(self, ids: Tensor) -> None:
         """Refuses position ids, [..., count], that are not this rank's; looks at the first ones."""
-        own = self.positions(ids.device)
+        own = self._positions_on(ids.device)
         if "ids" in self._kept:
             return
         if ids.shape[-1] != len(own) or not bool((ids == own).all()):
@@ -232,7 +236,8 @@ class Layout:
 
     def _keep(self, key: Any, make: Any) -> Any:
         if key not in self._kept:
-            self._kept[key] = make()
+            with torch.inference_mode(False):  # what is kept may be saved for a backward later
+                self._kept[key] = make()
         return self._kept[key]
 
 

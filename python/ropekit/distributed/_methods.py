@@ -148,7 +148,7 @@ class AllGather:
 
     def backward(self, results: Results, x: Inputs, saved: Sequence[Tensor]) -> Gradients:
         dsinks = None if x.sinks is None else torch.zeros_like(x.sinks, dtype=torch.float32)
-        of_queries, moving = [], []
+        of_queries, of_keys, moving = [], [], []
         for heads, blocks in self._gathered(x):
             whole = self._ordered(x.part(heads=heads), blocks)
             parts = []
@@ -159,7 +159,9 @@ class AllGather:
                     dsinks[heads] += parts[-1][3]
             of_queries.append(_cat([part[0] for part in parts] or [whole.q], 1))
             moving.append(self._sent(parts, whole))
-        of_keys = [self._received(*each) for each in moving]
+            if len(moving) == 2:
+                of_keys.append(self._received(*moving.pop(0)))
+        of_keys += [self._received(*each) for each in moving]
         dk, dv = (_cat(each, 2) for each in zip(*of_keys, strict=True))
         return _cat(of_queries, 2), dk, dv, dsinks
 

@@ -279,7 +279,10 @@ def parallel(found):
         device = f"{run['ranks']} x {run['device']}, {run['backend'].upper()}"
         heads = "/".join(map(str, run["heads"]))
         heading = f"### {device}: {heads} heads of {run['head_dim']}, {run['dtype'].removeprefix('torch.')}"
-        timed = ["measured", "of one device's speed", "exposed", "predicted", "exposed"]
+        tokens = [length["tokens"] for length in run["lengths"]]
+        if tokens:
+            heading += f", {min(tokens)} to {max(tokens)} tokens"
+        timed = ["measured", "of one device's speed", "exposed", "predicted", "predicted exposed"]
         rows = [["tokens", "pass", "", *timed, "in a graph", "of one device's"]]
         for length in run["lengths"]:
             for name in ("forward", "forward and backward"):
