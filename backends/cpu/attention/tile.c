@@ -29,15 +29,15 @@ typedef struct tile_state {
     const char *rows[2][CPU_ATTENTION_BLOCK];  /* of K and V of a block's keys */
     int count[2];                              /* of those that are found */
     int64_t found;                             /* key of the block of rows[0] */
-    cpu_code_table table[2][ATTENTION_TABLES]; /* of sources' heads */
+    cpu_code_table (*table)[ATTENTION_TABLES]; /* of sources' heads */
 } tile_state;
 
 /* --- memory --- */
 
 /* Bytes of a thread's memory: of its panel, of a row of q and scores, of a row of results and its
- * total, of what is spare, of its stage. */
+ * total, of what is spare, of tables of codes, of its stage. */
 typedef struct tile_sizes {
-    int64_t panel, q, o, spare, stage;
+    int64_t panel, q, o, spare, tables, stage;
 } tile_sizes;
 
 static tile_sizes sizes_of(const rope_attention_problem *p) {
@@ -45,10 +45,14 @@ static tile_sizes sizes_of(const rope_attention_problem *p) {
                   longer = q > v ? q : v, size = sizeof(float), panel = CPU_ATTENTION_PAD * size,
                   block = CPU_ATTENTION_BLOCK,
                   stage = block * longer * cpu_dtype_size(p->rope.dtype);
+    const int coded = p->cache && (cpu_store_size(p->k.store_dtype) == 1 ||
+                                   cpu_store_size(p->v.store_dtype) == 1);
     return (tile_sizes){.panel = (longer > block ? longer : block) * panel,
                         .q = (q + block) * size,
                         .o = 2 * v * size,
                         .spare = q * 32 > block * panel ? q * 32 : block * panel,
+                        .tables =
+                            coded ? 2 * ATTENTION_TABLES * (int64_t)sizeof(cpu_code_table) : 0,
                         .stage = stage < STAGE ? stage : STAGE};
 }
 
@@ -61,7 +65,7 @@ int64_t attention_tile_rows(const rope_attention_problem *p) {
 
 int64_t attention_tile_bytes(const rope_attention_problem *p) {
     const tile_sizes s = sizes_of(p);
-    return s.panel + attention_tile_rows(p) * (s.q + s.o) + s.spare + s.stage;
+    return s.panel + attention_tile_rows(p) * (s.q + s.o) + s.spare + s.tables + s.stage;
 }
 
 /* --- a block --- */
@@ -268,7 +272,8 @@ static void place_block(tile_state *t, char *memory) {
     b->o = (float *)(void *)o;
     b->spare = (float *)(void *)spare;
     t->total = b->o + b->rows * b->o_stride;
-    t->stage = b->stage = spare + s.spare;
+    t->table = (cpu_code_table(*)[ATTENTION_TABLES])(void *)(spare + s.spare);
+    t->stage = b->stage = spare + s.spare + s.tables;
     t->stage_bytes = s.stage;
 }
 
