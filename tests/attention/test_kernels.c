@@ -102,7 +102,26 @@ TEST(attention_kernels, names_of_calls_of_every_kind) {
     }
 }
 
-/* Hopper's kernel takes soft caps, and 8 bits of pages of any size, where it is named. */
+/* Of a prompt: nothing more, a soft cap, a cache of 8 bits with pages of any size. */
+static void ask_more(int what, rope_attention_desc *desc, rope_attention_args *args) {
+    desc->rope.dtype = ROPE_BF16;
+    desc->rope.head_dim = 128;
+    desc->soft_cap = what == 1 ? 50 : 0;
+    if (what < 2)
+        return;
+    desc->rotation = ROPE_ATTENTION_ROTATE_Q;
+    desc->cache = ROPE_CACHE_TABLE;
+    desc->page_size = 20;
+    desc->k.dtype = desc->v.dtype = ROPE_F8E4M3;
+    args->rope.k.in = args->v.in = NULL;
+    args->k_tokens = 0;
+    args->k_cache.data = memory_at(2);
+    args->v_cache.data = memory_at(3);
+    args->block_table = memory_at(5);
+    args->pages = args->table_pages = 10;
+}
+
+/* Hopper's kernel takes that where it is named as sm90_more. */
 TEST(attention_kernels, names_of_what_hopper_has_on_request) {
     static const kind prompt = {NULL, ROPE_BF16, 128, 0, 64, 0, 0, {NULL}};
     attention_required();
@@ -112,22 +131,8 @@ TEST(attention_kernels, names_of_what_hopper_has_on_request) {
         rope_attention_args args = args_of(&prompt);
         rope_plan *plan = NULL;
         device_choose(&desc.rope);
-        desc.rope.dtype = prompt.dtype;
-        desc.rope.head_dim = prompt.head_dim;
+        ask_more(i / 2, &desc, &args);
         desc.rope.kernel = i % 2 ? "sm90" : "sm90_more";
-        desc.soft_cap = i / 2 == 1 ? 50 : 0;
-        if (i / 2 == 2) {
-            desc.rotation = ROPE_ATTENTION_ROTATE_Q;
-            desc.cache = ROPE_CACHE_TABLE;
-            desc.page_size = 20;
-            desc.k.dtype = desc.v.dtype = ROPE_F8E4M3;
-            args.rope.k.in = args.v.in = NULL;
-            args.k_tokens = 0;
-            args.k_cache.data = memory_at(2);
-            args.v_cache.data = memory_at(3);
-            args.block_table = memory_at(5);
-            args.pages = args.table_pages = 10;
-        }
         const rope_status status = rope_attention_plan_create(&desc, &plan);
         if (status == ROPE_ERROR_INVALID_VALUE || (i == 0 && status == ROPE_ERROR_UNSUPPORTED))
             SKIP("no such kernel");
