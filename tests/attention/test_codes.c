@@ -83,14 +83,18 @@ static int attend(coded *c, int dtype, int store, int64_t tokens, const char *ke
 
 static void check(coded *c, int dtype, int store, int64_t tokens) {
     const char *kernel;
+    int compared = 0;
     fill(c, dtype, store);
     for (int k = 0; (kernel = device_kernel_of("attention", k)); k++)
         if (attend(c, dtype, store, tokens, kernel, 0) &&
-            attend(c, dtype, store, tokens, kernel, 1))
+            attend(c, dtype, store, tokens, kernel, 1)) {
             CHECK(
                 memcmp(c->out[0], c->out[1], (size_t)tokens * Q_HEADS * DIM * 2) == 0,
                 "%s, %lld queries: a cache of type %d has other bits than its elements in type %d",
                 kernel, (long long)tokens, store, dtype);
+            compared++;
+        }
+    CHECK(compared, "no kernel takes a cache of type %d in type %d", store, dtype);
 }
 
 TEST(attention_codes, as_the_elements_that_they_are) {

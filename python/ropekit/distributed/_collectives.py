@@ -40,19 +40,19 @@ def gather(
     return tuple(row[:size] for row, size in zip(rows, sizes, strict=True)), Transfer([work], sent)
 
 
-def gather_now(x: Tensor, ranks: int, group: ProcessGroup | None) -> Tensor:
-    """[ranks, ...] of each rank's x, all of one shape."""
-    found = x.new_empty((ranks, *x.shape))
-    _all_gather(found, x[None], group=group)
-    return found
-
-
 def gather_blocks(x: Tensor, ranks: int, group: ProcessGroup | None) -> tuple[Tensor, Transfer]:
     """[ranks, ...] of each rank's x, all of one shape."""
     if ranks == 1:
         return x[None], Transfer()
     found = x.new_empty((ranks, *x.shape))
     return found, Transfer([_all_gather(found, x[None], group=group, async_op=True)], x)
+
+
+def gather_now(x: Tensor, ranks: int, group: ProcessGroup | None) -> Tensor:
+    """The same, arrived."""
+    found, work = gather_blocks(x, ranks, group)
+    work.wait()
+    return found
 
 
 def exchange(

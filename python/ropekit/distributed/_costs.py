@@ -19,7 +19,7 @@ from ropekit.distributed._methods import Ulysses, groups_of
 
 Exact = Literal["allgather", "ulysses", "ring"]
 _BACKWARD = 2.5  # products of a backward, of those of a forward
-# The host's time of a call on H200s, in latencies of a transfer: and of each group or rank more.
+# The host's time of a call on H200s, in latencies of a transfer: of any, and of a group or rank.
 _HOST = {"allgather": (5.0, 4.5), "ulysses": (12.0, 2.0), "ring": (8.0, 7.0)}
 
 

@@ -103,7 +103,7 @@ class Local:
         values are all chunks, [ranks * batch * pieces, chunk, heads, head_dim]."""
         q, k, v, sinks = x
         call = Arguments(q, None, None, self.text, k_cache=k, v_cache=v, sinks=sinks)
-        key = batch, str(q.device), self.settings.causal
+        key = "rows", batch, str(q.device), self.settings.causal
         call.block_table, call.q_lengths, call.k_lengths = self.layout._keep(
             key, lambda: self._rows(batch, q.device)
         )

@@ -23,7 +23,7 @@ GROUPS = 8
 # Bytes that arrive while a group more costs its calls, of which a GPU's wait for the host.
 _CALLS = {"cuda": 1 << 24}
 # Pairs of a query head's token and a key from which a copy of the keys in order, and a call for
-# each piece, take less time than one call that reads chunks as pages.
+# each piece, take less time on an H200 than one call that reads chunks as pages.
 _LONG = {"cpu": 1 << 12, "cuda": 1 << 30}
 
 Forward = tuple[Tensor, Tensor, Sequence[Tensor]]
