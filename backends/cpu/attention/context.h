@@ -34,6 +34,7 @@ typedef struct attention_context {
     int split;         /* a task is a split of a tile */
     int coded[2];      /* K and V reach the kernel in codes of 8 bits */
     int64_t next;      /* task that no thread has taken */
+    int64_t tasks;
 } attention_context;
 
 /* Of each of some heads of k of a sequence rows first..first + count - 1: row n is query n / group.
@@ -44,6 +45,23 @@ typedef struct attention_tile {
     int64_t first, count;
     rope_key_range seen; /* keys that any row may see */
 } attention_tile;
+
+/* A tile of all its keys, or where split is not below 0 a split's share of them. */
+typedef struct attention_task {
+    attention_tile tile;
+    int64_t split;
+} attention_task;
+
+/* What a thread attends to now and next, and its memory. */
+typedef struct attention_worker {
+    attention_context *ctx;
+    attention_task task, next;
+    int has_next; /* next is taken */
+    char *memory;
+} attention_worker;
+
+/* Takes the next task, once, that has keys or rows; returns whether one is left. */
+int attention_take_next(attention_worker *worker);
 
 /* K (which 0) or V (1) of a head. */
 typedef struct attention_source {
@@ -159,8 +177,14 @@ void attention_finish(const attention_context *ctx, const attention_tile *tile, 
 int64_t attention_tile_rows(const rope_attention_problem *problem);
 int64_t attention_tile_bytes(const rope_attention_problem *problem);
 
-/* A tile of all its keys, or where split is not below 0 a split's share of them. */
-void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
-                           char *memory);
+/* Splits of the keys that a tile sees; without any it has one too. */
+CPU_INLINE int64_t attention_splits_of(rope_key_range seen) {
+    return seen.begin >= seen.end
+               ? 1
+               : (seen.end - 1) / CPU_ATTENTION_SPLIT - seen.begin / CPU_ATTENTION_SPLIT + 1;
+}
+
+/* Attends to a worker's task, and takes its next one once the last block of keys is read. */
+void attention_tile_attend(attention_worker *worker);
 
 #endif

@@ -9,46 +9,62 @@
 
 /* --- tasks --- */
 
-/* Task n: with splits those of one number are together, else tiles of a head, the last first. */
-static void run_task(attention_context *ctx, int64_t n, char *memory) {
-    attention_tile tile;
+/* Task n: with splits those of one number are together, else tiles of a head, the last first.
+ * Returns whether there is such a task. */
+static int find_task(const attention_context *ctx, int64_t n, attention_task *task) {
+    attention_tile *tile = &task->tile;
     const int64_t tiles = (ctx->most_rows - 1) / ctx->rows + 1,
                   parts = (ctx->call->k.heads - 1) / ctx->heads + 1,
                   all = tiles * ctx->sequences * parts;
-    const int64_t split = ctx->split ? n / all : -1, index = ctx->split ? n % all : n;
-    tile.s = rope_attention_sequence_of(ctx->problem, ctx->call, index / tiles / parts);
-    tile.head = index / tiles % parts * ctx->heads;
-    tile.heads =
-        ctx->call->k.heads - tile.head < ctx->heads ? ctx->call->k.heads - tile.head : ctx->heads;
-    const int64_t rows = tile.s.q_count * ctx->group,
+    const int64_t index = ctx->split ? n % all : n;
+    task->split = ctx->split ? n / all : -1;
+    tile->s = rope_attention_sequence_of(ctx->problem, ctx->call, index / tiles / parts);
+    tile->head = index / tiles % parts * ctx->heads;
+    tile->heads =
+        ctx->call->k.heads - tile->head < ctx->heads ? ctx->call->k.heads - tile->head : ctx->heads;
+    const int64_t rows = tile->s.q_count * ctx->group,
                   of_sequence = (rows + ctx->rows - 1) / ctx->rows;
     if (index % tiles >= of_sequence)
-        return;
-    tile.first = (of_sequence - 1 - index % tiles) * ctx->rows;
-    tile.count = rows - tile.first < ctx->rows ? rows - tile.first : ctx->rows;
-    const int64_t first = rope_query_index(&tile.s, attention_query_of(ctx, &tile, 0)),
-                  last = rope_query_index(&tile.s, attention_query_of(ctx, &tile, tile.count - 1));
-    tile.seen.begin = rope_keys_seen(ctx->problem, &tile.s, first).begin;
-    tile.seen.end = rope_keys_seen(ctx->problem, &tile.s, last).end;
-    if (ctx->kernel->attend)
-        ctx->kernel->attend(ctx, &tile);
-    else
-        attention_tile_attend(ctx, &tile, split, memory);
+        return 0;
+    tile->first = (of_sequence - 1 - index % tiles) * ctx->rows;
+    tile->count = rows - tile->first < ctx->rows ? rows - tile->first : ctx->rows;
+    const int64_t first = rope_query_index(&tile->s, attention_query_of(ctx, tile, 0)),
+                  last = rope_query_index(&tile->s, attention_query_of(ctx, tile, tile->count - 1));
+    tile->seen.begin = rope_keys_seen(ctx->problem, &tile->s, first).begin;
+    tile->seen.end = rope_keys_seen(ctx->problem, &tile->s, last).end;
+    return task->split < attention_splits_of(tile->seen);
+}
+
+int attention_take_next(attention_worker *w) {
+    for (int64_t n; !w->has_next;) {
+        n = __atomic_fetch_add(&w->ctx->next, 1, __ATOMIC_RELAXED);
+        if (n >= w->ctx->tasks)
+            return 0;
+        w->has_next = find_task(w->ctx, n, &w->next);
+    }
+    return 1;
 }
 
 static void begin_tasks(attention_context *ctx) {
+    const int64_t tiles = ctx->most_rows ? (ctx->most_rows - 1) / ctx->rows + 1 : 0,
+                  splits = ctx->split ? (ctx->most_keys - 1) / CPU_ATTENTION_SPLIT + 2 : 1,
+                  parts = (ctx->call->k.heads - 1) / ctx->heads + 1;
     ctx->next = 0;
+    ctx->tasks = tiles * ctx->sequences * parts * splits;
     if (ctx->split)
         memset(ctx->workspace.done, 0, (size_t)ctx->workspace.done_bytes);
 }
 
 static void run_tasks(attention_context *ctx, char *memory) {
-    const int64_t tiles = ctx->most_rows ? (ctx->most_rows - 1) / ctx->rows + 1 : 0,
-                  splits = ctx->split ? (ctx->most_keys - 1) / CPU_ATTENTION_SPLIT + 2 : 1,
-                  parts = (ctx->call->k.heads - 1) / ctx->heads + 1,
-                  tasks = tiles * ctx->sequences * parts * splits;
-    for (int64_t n; (n = __atomic_fetch_add(&ctx->next, 1, __ATOMIC_RELAXED)) < tasks;)
-        run_task(ctx, n, memory);
+    attention_worker w = {.ctx = ctx, .memory = memory};
+    while (attention_take_next(&w)) {
+        w.task = w.next;
+        w.has_next = 0;
+        if (ctx->kernel->attend)
+            ctx->kernel->attend(ctx, &w.task.tile);
+        else
+            attention_tile_attend(&w);
+    }
 }
 
 /* --- a call --- */

@@ -14,6 +14,7 @@ enum {
 };
 
 typedef struct tile_state {
+    attention_worker *worker;
     const attention_context *ctx;
     const attention_tile *tile;
     int64_t first, last; /* splits */
@@ -117,14 +118,18 @@ static void find_rows(tile_state *t, int which, int64_t begin) {
     t->count[which] = to - from;
 }
 
-/* What is read next, while a kernel computes. */
-static void prefetch_ahead(tile_state *t, int which, int64_t begin) {
+/* What is read next, while a kernel computes: `count` rows of K or V. */
+static void set_ahead(tile_state *t, int which, const char *const *rows, int64_t count) {
     cpu_attention_block *b = &t->block;
-    find_rows(t, which, begin);
-    b->ahead = t->rows[which] + in_block(t->tile->seen.begin - begin);
-    b->ahead_count = t->count[which];
+    b->ahead = rows;
+    b->ahead_count = (int)count;
     b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * b->size[which];
     b->ahead_step = b->step[which];
+}
+
+static void prefetch_ahead(tile_state *t, int which, int64_t begin) {
+    find_rows(t, which, begin);
+    set_ahead(t, which, t->rows[which] + in_block(t->tile->seen.begin - begin), t->count[which]);
 }
 
 /* Keys, or elements of values, that a stage has room for. */
@@ -169,7 +174,29 @@ static void run_values(tile_state *t, int64_t begin) {
     }
 }
 
-static void run_block(tile_state *t, int64_t begin, int64_t next) {
+/* The keys of the next task's first block, where they need not be staged. */
+static void prefetch_next_task(tile_state *t) {
+    const attention_task *next = &t->worker->next;
+    set_ahead(t, 0, t->rows[0], 0);
+    if (!attention_take_next(t->worker) || t->source[0].staged)
+        return;
+    const rope_key_range seen = next->tile.seen;
+    const int64_t split = seen.begin / CPU_ATTENTION_SPLIT + (next->split < 0 ? 0 : next->split),
+                  first = split * CPU_ATTENTION_SPLIT,
+                  begin = first > seen.begin ? first : seen.begin,
+                  end = (begin / CPU_ATTENTION_BLOCK + 1) * CPU_ATTENTION_BLOCK,
+                  count = (end < seen.end ? end : seen.end) - begin;
+    if (count <= 0)
+        return;
+    const attention_source from = attention_source_of(t->ctx, &next->tile.s, next->tile.head, 0);
+    cpu_attention_rows(t->ctx, &from, &next->tile.s,
+                       (attention_part){next->tile.head, begin, (int)count, 0, t->block.head_dim},
+                       NULL, t->rows[0]);
+    set_ahead(t, 0, t->rows[0], count);
+}
+
+/* last: whether no block of the task follows. */
+static void run_block(tile_state *t, int64_t begin, int last) {
     begin_block(t, begin);
     if (t->block.from >= t->block.to)
         return;
@@ -179,8 +206,13 @@ static void run_block(tile_state *t, int64_t begin, int64_t next) {
     prefetch_ahead(t, 1, begin);
     run_scores(t, begin);
     t->ctx->kernel->weights(&t->block);
-    prefetch_ahead(t, 0, next);
-    t->found = next;
+    if (last) {
+        prefetch_next_task(t);
+        t->found = -1;
+    } else {
+        prefetch_ahead(t, 0, begin + CPU_ATTENTION_BLOCK);
+        t->found = begin + CPU_ATTENTION_BLOCK;
+    }
     run_values(t, begin);
 }
 
@@ -194,26 +226,27 @@ static void begin_rows(tile_state *t) {
     memset(t->block.o, 0, (size_t)(t->block.rows * t->block.o_stride) * sizeof(float));
 }
 
-static void run_split(tile_state *t, int64_t split) {
+/* last: whether it ends the task. */
+static void run_split(tile_state *t, int64_t split, int last) {
     const rope_key_range seen = t->tile->seen;
-    const int64_t end = (split + 1) * CPU_ATTENTION_SPLIT;
+    const int64_t all = (split + 1) * CPU_ATTENTION_SPLIT, end = all < seen.end ? all : seen.end;
     begin_rows(t);
-    t->source[0].end = t->source[1].end = end < seen.end ? end : seen.end;
-    for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.end; k += CPU_ATTENTION_BLOCK)
-        run_block(t, k, k + CPU_ATTENTION_BLOCK);
+    t->source[0].end = t->source[1].end = end;
+    for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end; k += CPU_ATTENTION_BLOCK)
+        run_block(t, k, last && k + CPU_ATTENTION_BLOCK >= end);
 }
 
 /* One thread goes through all splits. */
 static void run_all(tile_state *t, int64_t first, int64_t last) {
     const cpu_attention_block *b = &t->block;
-    run_split(t, first);
+    run_split(t, first, last - first == 1);
     if (last - first > 1) {
         memcpy(t->total, b->o, (size_t)(b->rows * b->o_stride) * sizeof(float));
         memcpy(t->total_max, t->max, sizeof t->max);
         memcpy(t->total_sum, t->sum, sizeof t->sum);
     }
     for (int64_t split = first + 1; split < last; split++) {
-        run_split(t, split);
+        run_split(t, split, split == last - 1);
         for (int r = 0; r < b->rows; r++)
             t->ctx->kernel->join(b->factor, t->total + r * b->o_stride, &t->total_max[r],
                                  &t->total_sum[r], b->o + r * b->o_stride, t->max[r], t->sum[r],
@@ -238,7 +271,7 @@ static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
                     heads +
                 attention_head_of(ctx, t->tile, r);
     int32_t *done = &ctx->workspace.done[at[0]];
-    run_split(t, split);
+    run_split(t, split, 1);
     for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) != (int32_t)(split - first);)
         if (++spins % 64 == 0)
             sched_yield();
@@ -326,19 +359,19 @@ static void find_codes(tile_state *t, int which) {
     codes->table_step = tables;
 }
 
-void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
-                           char *memory) {
-    const int empty = tile->seen.begin >= tile->seen.end;
+void attention_tile_attend(attention_worker *worker) {
+    const attention_context *ctx = worker->ctx;
+    const attention_tile *tile = &worker->task.tile;
+    const int64_t split = worker->task.split;
     tile_state t;
+    t.worker = worker;
     t.ctx = ctx;
     t.tile = tile;
-    t.first = empty ? 0 : tile->seen.begin / CPU_ATTENTION_SPLIT;
-    t.last = empty ? 1 : (tile->seen.end - 1) / CPU_ATTENTION_SPLIT + 1;
+    t.first = tile->seen.begin < tile->seen.end ? tile->seen.begin / CPU_ATTENTION_SPLIT : 0;
+    t.last = t.first + attention_splits_of(tile->seen);
     t.found = -1;
-    if (split >= t.last - t.first)
-        return;
     fill_block(&t);
-    place_block(&t, memory);
+    place_block(&t, worker->memory);
     for (int r = 0; r < t.block.rows; r++)
         t.seen[r] = rope_keys_counted(
             ctx->problem, &tile->s,
