@@ -430,13 +430,16 @@ static void make_cached(attention_case *c, int64_t dim, int64_t keys, int64_t ap
     memcpy(c->args.v_cache.stride, stride, sizeof stride);
 }
 
-/* Two prompts' keys and values of two heads: in order, or in pages that lie in another order. */
-static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t keys, int64_t page) {
-    enum { SEQUENCES = 2, HEADS = 2, SHARES = 16, TOKENS = 70, ROOM = 32 }; /* many rows a key */
-    make_plain(c, ROPE_BF16, dim, SEQUENCES * TOKENS, SEQUENCES * HEADS * keys + ROOM,
+/* Two sequences' keys and values of two heads: in order, or in pages that lie in another order. An
+ * element of q is less than 2^-126, that of some keys more than 2^65. */
+static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t tokens, int64_t keys,
+                       int64_t page) {
+    enum { SEQUENCES = 2, HEADS = 2, SHARES = 16, ROOM = 32 }; /* many rows a key */
+    make_plain(c, ROPE_BF16, dim, SEQUENCES * tokens, SEQUENCES * HEADS * keys + ROOM,
                SHARES * HEADS);
     uint16_t *k = (uint16_t *)(uintptr_t)c->args.rope.k.in,
              *v = (uint16_t *)(uintptr_t)c->args.v.in;
+    uint16_t *const q = (uint16_t *)(uintptr_t)c->args.rope.q.in, *const q_end = c->args.out.data;
     const int64_t pages = SEQUENCES * keys / page, step = HEADS * dim, v_step = HEADS * v_dim;
     int32_t *table = (int32_t *)(void *)(k + SEQUENCES * keys * step);
     int64_t *lengths = (int64_t *)(void *)(table + 128);
@@ -445,15 +448,18 @@ static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t ke
     for (int64_t n = 0; n < SEQUENCES * keys; n++) {
         const int64_t key = page > 1 ? n % page + page * table[n / page] : n;
         for (int64_t i = 0; i < step; i++)
-            k[key * step + i] = (uint16_t)(0x3e00 + (31 * n + 7 * i) % 256);
+            k[key * step + i] =
+                n % 95 == 5 && i % dim == 3 ? 0x7e00 : (uint16_t)(0x3e00 + (31 * n + 7 * i) % 256);
         for (int64_t i = 0; i < v_step; i++)
             v[key * v_step + i] = (uint16_t)(0x3e00 + (17 * n + 5 * i) % 256);
     }
+    for (uint16_t *x = q + 3; x < q_end; x += dim)
+        *x = 0x0040;
     c->desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
     c->desc.v_head_dim = (int32_t)v_dim;
     c->desc.window = dim == 128 ? 60 : 0;
     c->parts = c->args.rope.batch = SEQUENCES;
-    c->args.rope.tokens = c->q_count[0] = c->q_count[1] = TOKENS;
+    c->args.rope.tokens = c->q_count[0] = c->q_count[1] = tokens;
     c->args.k_tokens = keys;
     c->args.rope.k.heads = c->args.v.heads = HEADS;
     c->k_count[0] = lengths[0] = keys - 3;
@@ -473,8 +479,8 @@ static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t ke
     c->args.v_cache.data = v;
 }
 
-/* Pages of any size have the bits of keys in order. */
-TEST(attention_bits, pages_of_a_prompt) {
+/* Pages of any size have the bits of keys in order, which kernels read where they lie or not. */
+static void check_pages(int64_t tokens) {
     enum { KEYS = 192 };
     static const int64_t dims[][2] = {{64, 64}, {96, 64}, {128, 128}, {256, 256}},
                          sizes[] = {1, 4, 16, 64};
@@ -486,7 +492,7 @@ TEST(attention_bits, pages_of_a_prompt) {
             attention_case c[4];
             unsigned char *result[4];
             for (int i = 0; i < 4; i++) {
-                make_pages(&c[i], dims[d][0], dims[d][1], KEYS, sizes[i]);
+                make_pages(&c[i], dims[d][0], dims[d][1], tokens, KEYS, sizes[i]);
                 attention_describe(&c[i], kernel);
                 result[i] = arena_after(&c[i], kernel);
                 for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
@@ -497,6 +503,14 @@ TEST(attention_bits, pages_of_a_prompt) {
                 free(result[i]);
             }
         }
+}
+
+TEST(attention_bits, pages_of_a_prompt) {
+    check_pages(70);
+}
+
+TEST(attention_bits, pages_of_a_token) {
+    check_pages(1);
 }
 
 enum { PACKED = 4, PACKED_TOKENS = 26 };
