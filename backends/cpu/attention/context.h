@@ -60,7 +60,7 @@ typedef struct attention_worker {
     char *memory;
 } attention_worker;
 
-/* Takes the next task, once, that has keys or rows; returns whether one is left. */
+/* Takes a worker's next task, unless it has one; returns whether there is any. */
 int attention_take_next(attention_worker *worker);
 
 /* K (which 0) or V (1) of a head. */
