@@ -37,7 +37,7 @@ typedef struct gpu_backward_sm90_call {
 } gpu_backward_sm90_call;
 
 #define GPU_BACKWARD_SM90_DECLINED                                                                 \
-    "declined: heads are not of 8 n elements of 16 bits up to 128, or there is a scale below 0 "   \
+    "declined: heads are not of 8 n elements of 16 bits up to 256, or there is a scale below 0 "   \
     "or a token that may have no position, or no GPU of sm_90"
 
 /* Of each sequence 0 where dq, or dk or dv, is not finite, so that kernels of tiles write such

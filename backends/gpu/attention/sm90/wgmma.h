@@ -55,17 +55,19 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
 #define SM90_SUMS_40(d)                                                                            \
     SM90_SUMS_32(d), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), \
         "+f"(d[38]), "+f"(d[39])
-#define SM90_SUMS_128(d)                                                                           \
+#define SM90_SUMS_96(d)                                                                            \
     SM90_SUMS_64(d), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), \
         "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), \
         "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), \
         "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), \
-        "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), \
-        "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),          \
-        "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),        \
-        "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),        \
-        "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),        \
-        "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+        "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
+#define SM90_SUMS_128(d)                                                                           \
+    SM90_SUMS_96(d), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]),             \
+        "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]),        \
+        "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),        \
+        "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]),        \
+        "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]),        \
+        "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
 #define SM90_REGISTERS_32                                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "             \
@@ -80,13 +82,17 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
     SM90_REGISTERS_32                                                                              \
     ", "                                                                                           \
     "%32, %33, %34, %35, %36, %37, %38, %39"
-#define SM90_REGISTERS_128                                                                         \
+#define SM90_REGISTERS_96                                                                          \
     SM90_REGISTERS_64                                                                              \
     ", "                                                                                           \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "        \
-    "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "        \
-    "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, "     \
-    "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+    "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SM90_REGISTERS_128                                                                         \
+    SM90_REGISTERS_96                                                                              \
+    ", "                                                                                           \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "       \
+    "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
+    "%126, %127"
 
 /* n: columns. a, b, last: operands behind the sums. */
 #define SM90_PRODUCT_OF_SHARED(type, n, sums, a0, b0, last)                                        \
@@ -110,6 +116,8 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
     SM90_PRODUCT_OF_REGISTERS(type, "64", 32, "32", "33", "34", "35", "36", "37")
 #define SM90_PRODUCT_128(type)                                                                     \
     SM90_PRODUCT_OF_REGISTERS(type, "128", 64, "64", "65", "66", "67", "68", "69")
+#define SM90_PRODUCT_192(type)                                                                     \
+    SM90_PRODUCT_OF_REGISTERS(type, "192", 96, "96", "97", "98", "99", "100", "101")
 #define SM90_PRODUCT_256(type)                                                                     \
     SM90_PRODUCT_OF_REGISTERS(type, "256", 128, "128", "129", "130", "131", "132", "133")
 
@@ -147,6 +155,14 @@ GPU_FN void sm90_multiply(float (&d)[64], const uint32_t *a, uint64_t b, int add
 }
 
 template <int DTYPE>
+GPU_FN void sm90_multiply(float (&d)[96], const uint32_t *a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_PRODUCT_192("bf16");
+    else
+        SM90_PRODUCT_192("f16");
+}
+
+template <int DTYPE>
 GPU_FN void sm90_multiply(float (&d)[128], const uint32_t *a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
         SM90_PRODUCT_256("bf16");
@@ -155,6 +171,7 @@ GPU_FN void sm90_multiply(float (&d)[128], const uint32_t *a, uint64_t b, int ad
 }
 
 #undef SM90_PRODUCT_256
+#undef SM90_PRODUCT_192
 #undef SM90_PRODUCT_128
 #undef SM90_PRODUCT_64
 #undef SM90_PRODUCT_OF_REGISTERS
@@ -162,10 +179,12 @@ GPU_FN void sm90_multiply(float (&d)[128], const uint32_t *a, uint64_t b, int ad
 #undef SM90_SCORES_80
 #undef SM90_PRODUCT_OF_SHARED
 #undef SM90_REGISTERS_128
+#undef SM90_REGISTERS_96
 #undef SM90_REGISTERS_64
 #undef SM90_REGISTERS_40
 #undef SM90_REGISTERS_32
 #undef SM90_SUMS_128
+#undef SM90_SUMS_96
 #undef SM90_SUMS_64
 #undef SM90_SUMS_40
 #undef SM90_SUMS_32

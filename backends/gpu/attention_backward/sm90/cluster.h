@@ -3,7 +3,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_CLUSTER_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_CLUSTER_H
 
-#include "backends/gpu/attention_backward/sm90/tile.h"
+#include "backends/gpu/attention_backward/sm90/box.h"
 
 GPU_FN int sm90_cluster_rank(void) {
     uint32_t rank;

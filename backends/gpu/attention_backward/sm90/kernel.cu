@@ -4,36 +4,6 @@
 #include "backends/gpu/attention_backward/sm90/prepare.h"
 #include "backends/gpu/attention_backward/sm90/rows.h"
 
-/* Registers of a thread that loads, and of one that multiplies. */
-enum { SM90_FEW = 24, SM90_MANY = 240 };
-
-/* fills, frees: arrivals of those who fill what a block owns, and of those who free it. */
-GPU_FN void sm90_backward_start(const sm90_backward_block &b, int fills, int frees) {
-    for (int i = 0; i < 2; i++) {
-        sm90_barrier_init(SM90_BARRIER(b, own_full, i), fills);
-        sm90_barrier_init(SM90_BARRIER(b, own_free, i), frees);
-        sm90_barrier_init(SM90_BARRIER(b, known, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, numbered, i), 1);
-        for (int step = 0; step < 3; step++) {
-            sm90_barrier_init(SM90_BARRIER(b, may_send[step], i), 1);
-            sm90_barrier_init(SM90_BARRIER(b, sent[step], i), 1);
-        }
-    }
-    sm90_barrier_init(SM90_BARRIER(b, wanted, 0), 1);
-    for (int i = 0; i < SM90_STAGES; i++) {
-        sm90_barrier_init(SM90_BARRIER(b, full, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, free, i), 2);
-    }
-    b.header->told[0] = b.header->told[1] = -1;
-    sm90_barriers_begun();
-}
-
-GPU_FN sm90_backward_block sm90_backward_block_of(char *memory,
-                                                  const sm90_backward_schedule *schedule) {
-    return {schedule, (sm90_backward_header *)(void *)memory,
-            (uint32_t)__cvta_generic_to_shared(memory) + SM90_BACKWARD_HEADER, 0, 0};
-}
-
 template <int DTYPE, int DIM, int CAREFUL, int CAP>
 __global__ void __launch_bounds__(SM90_THREADS, 1)
     gpu_backward_sm90_rows(const __grid_constant__ CUtensorMap q,
@@ -57,7 +27,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
         if (threadIdx.x < 32)
             sm90_rows_produce<DIM>(b, maps);
         else if (threadIdx.x < 64)
-            sm90_find_all_rows<CAREFUL>(b);
+            sm90_find_all_rows<CAREFUL, 0>(b);
     } else {
         sm90_registers_more<SM90_MANY>();
         gpu_wait_for_last();
@@ -108,5 +78,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_keys(
     { SM90_OF_CAP(kernel, 0), SM90_OF_CAP(kernel, 1) }
 
 const void *const gpu_backward_sm90_prepare_kernel = GPU_KERNEL(gpu_backward_sm90_prepare);
-const void *const gpu_backward_sm90_rows_kernels[2][2][2][2] = SM90_KERNELS(gpu_backward_sm90_rows);
-const void *const gpu_backward_sm90_keys_kernels[2][2][2][2] = SM90_KERNELS(gpu_backward_sm90_keys);
+const sm90_backward_pair gpu_backward_sm90_rows_kernels[2][2][2] =
+    SM90_KERNELS(gpu_backward_sm90_rows);
+const sm90_backward_pair gpu_backward_sm90_keys_kernels[2][2][2] =
+    SM90_KERNELS(gpu_backward_sm90_keys);

@@ -16,6 +16,7 @@ enum {
     SM90_BOX = 64,
     SM90_BOX_BYTES = SM90_BOX * 128 * 2,
     SM90_STAGES = 3,
+    SM90_SLOTS = 4, /* those, or slots of wide heads */
     SM90_AHEAD = 2,
     SM90_BACKWARD_HEADER = 3072,
     SM90_BACKWARD_SHARED = SM90_BACKWARD_HEADER + 14 * SM90_BOX_BYTES
@@ -74,6 +75,7 @@ typedef struct sm90_backward_turns {
 
 /* A call as blocks read it. Rows are [query, head] of 1 << pack heads that read one key head. */
 typedef struct sm90_backward_schedule {
+    int32_t wide;                      /* heads beyond 128: blocks share no tile */
     int32_t rows;                      /* of the batch */
     int32_t heads;                     /* of keys */
     int32_t shares;                    /* heads of q that read a key head */
@@ -101,13 +103,18 @@ typedef struct sm90_backward_schedule {
 extern const void *const gpu_backward_sm90_prepare_kernel;
 enum { SM90_PREPARE_THREADS = 128 };
 
-/* Kernels of heads of up to 64 and to 128 elements, of f16 and of bf16, that take (CUtensorMap,
- * ..., sm90_backward_schedule), with SM90_BACKWARD_SHARED bytes of dynamic shared memory and
- * SM90_THREADS threads: rows: q, k, v, dout, out, dq; writes dq and stats keys: q, k, v, dout,
- * stats, dk, dv [0]: all tiles; [1]: those of the list, of finite numbers. The first index tells
- * those of capped scores. */
-extern const void *const gpu_backward_sm90_rows_kernels[2][2][2][2];
-extern const void *const gpu_backward_sm90_keys_kernels[2][2][2][2];
+/* A kernel of all tiles, and of those of the list, of finite numbers. They take (CUtensorMap, ...,
+ * sm90_backward_schedule), with SM90_BACKWARD_SHARED bytes of dynamic shared memory and
+ * SM90_THREADS threads. Rows: q, k, v, dout, out, dq; writes dq and stats. Keys: q, k, v, dout,
+ * stats, dk, dv. */
+typedef const void *sm90_backward_pair[2];
+
+/* [capped scores][heads of up to 64 elements, of up to 128][f16, bf16] */
+extern const sm90_backward_pair gpu_backward_sm90_rows_kernels[2][2][2];
+extern const sm90_backward_pair gpu_backward_sm90_keys_kernels[2][2][2];
+
+/* [dq, dk, dv][capped scores][heads of up to 192 elements with values of 128, of 256][f16, bf16] */
+extern const sm90_backward_pair gpu_backward_sm90_wide_kernels[3][2][2][2];
 
 #ifdef __cplusplus
 }

@@ -102,23 +102,27 @@ GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps
     }
 }
 
-/* Where a group is. Boxes of rows are counted from the first one of the tile, over which a block
- * walks in steps of its cluster's size. */
-struct sm90_keys_place {
-    uint32_t keys, values; /* as products are told of them */
-    int key;               /* the thread's first one */
-    sm90_stage stage;
+/* What a group knows of its keys. Boxes of rows are counted from the first one of the tile, over
+ * which a block walks in steps of its cluster's size. */
+struct sm90_keys_span {
+    int key;              /* the thread's first one */
     int box, start, end;  /* boxes of rows: the next one, those of these keys */
     int stride;           /* from a box to the next one */
     int whole, whole_end; /* those between are seen by all keys */
     int shift;            /* what makes it one of [queries, heads side by side] */
-    int last;             /* stage of the one before */
     int met;              /* bits of the thread's keys: some row that sees them is not finite */
+};
+
+/* Where a group is. */
+struct sm90_keys_place : sm90_keys_span {
+    uint32_t keys, values; /* as products are told of them */
+    sm90_stage stage;
+    int last; /* stage of the one before */
 };
 
 /* Columns of rows that see the thread's keys. */
 GPU_FN uint32_t sm90_rows_seen(const sm90_backward_schedule &s, const sm90_backward_tile &t,
-                               const sm90_keys_place &at) {
+                               const sm90_keys_span &at) {
     const int base = (at.box + at.shift) / (s.shares >> s.pack) * sm90_box_queries(s);
     int2 columns[2];
 #pragma unroll
@@ -234,34 +238,38 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_settle(dv);
 }
 
-/* Finds the boxes of rows of a tile; passes over those that see none of the group's keys, with its
- * warps together, as in rows.h. */
+/* Finds the boxes of rows of a tile. */
 template <int CAREFUL>
-GPU_FN void sm90_begin_keys(const sm90_backward_block &b, int n, int consumer,
-                            sm90_keys_place &at) {
+GPU_FN void sm90_find_span(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
+                           sm90_keys_span &at) {
     const sm90_backward_schedule &s = *b.schedule;
-    const sm90_backward_tile *t = &b.header->tile[n & 1];
     const int thread = (int)threadIdx.x & 127, heads = s.shares >> s.pack,
-              queries = sm90_box_queries(s), first = t->first + consumer * SM90_BOX;
-    const int2 low = sm90_queries_of(s.mask, t->of, first),
-               high = sm90_queries_of(s.mask, t->of, min(first + SM90_BOX, t->of.k_count) - 1);
-    const int begin = first < t->of.k_count ? max(t->begin, min(low.x / queries, t->end)) : t->end;
+              queries = sm90_box_queries(s), first = t.first + consumer * SM90_BOX;
+    const int2 low = sm90_queries_of(s.mask, t.of, first),
+               high = sm90_queries_of(s.mask, t.of, min(first + SM90_BOX, t.of.k_count) - 1);
+    const int begin = first < t.of.k_count ? max(t.begin, min(low.x / queries, t.end)) : t.end;
     at.key = first + thread / 32 * 16 + thread % 32 / 4;
-    at.shift = sm90_uniform(t->begin * heads);
+    at.shift = sm90_uniform(t.begin * heads);
     at.box = sm90_uniform(b.rank);
     at.stride = sm90_uniform(1 << b.steps);
     at.start = CAREFUL ? at.box : sm90_uniform(begin * heads - at.shift);
     at.start += (at.box - at.start) & (at.stride - 1);
     at.met = 0;
-    at.end = sm90_uniform(t->end * heads - at.shift);
+    at.end = sm90_uniform(t.end * heads - at.shift);
     at.whole = sm90_uniform((high.x + queries - 1) / queries * heads - at.shift);
     at.whole_end = sm90_uniform(low.y / queries * heads - at.shift);
+}
+
+/* Takes what the group owns; passes over boxes that see none of its keys, with its warps together,
+ * as in rows.h. */
+GPU_FN void sm90_begin_keys(const sm90_backward_block &b, int n, int consumer,
+                            sm90_keys_place &at) {
     at.keys = (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_keys(b, n, consumer)));
     at.values = (uint32_t)sm90_uniform((int)sm90_box_matrix(sm90_own_keys(b, n, 2 + consumer)));
     for (; at.box < min(at.start, at.end); at.box += at.stride) {
         sm90_wait(SM90_BARRIER(b, full, at.stage.n), at.stage.parity);
         sm90_group_barrier(consumer);
-        sm90_arrive_if(SM90_BARRIER(b, free, at.stage.n), thread == 0);
+        sm90_arrive_if(SM90_BARRIER(b, free, at.stage.n), threadIdx.x % 128 == 0);
         sm90_next_stage(at.stage);
     }
 }
@@ -269,7 +277,7 @@ GPU_FN void sm90_begin_keys(const sm90_backward_block &b, int n, int consumer,
 /* Rounds and stores a gradient of the group's keys. */
 template <int DTYPE, int DIM, int CAREFUL>
 GPU_FN void sm90_store_keys(const sm90_backward_block &b, int n, int consumer,
-                            const sm90_keys_place &at, uint32_t box, float (&x)[DIM / 2],
+                            const sm90_keys_span &at, uint32_t box, float (&x)[DIM / 2], int added,
                             float scale, const sm90_gradient &to, const CUtensorMap *map) {
     const sm90_backward_schedule &s = *b.schedule;
     const sm90_backward_tile *t = &b.header->tile[n & 1];
@@ -277,7 +285,7 @@ GPU_FN void sm90_store_keys(const sm90_backward_block &b, int n, int consumer,
     sm90_clear_unseen(x, sm90_queries_of(s.mask, t->of, at.key),
                       sm90_queries_of(s.mask, t->of, at.key + 8));
     sm90_group_barrier(consumer);
-    const int bad = sm90_write_box<DTYPE>(box, x, scale, 1);
+    const int bad = sm90_write_box<DTYPE>(box, x, scale, added);
     sm90_tell<CAREFUL>(s.turns[1], *t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
@@ -299,10 +307,11 @@ GPU_FN void sm90_end_keys(const sm90_backward_block &b, const sm90_keys_maps &ma
               has_sums = b.steps == 0 || (keeps_dk ? sm90_join(b, n, consumer, boxes, dv, dk)
                                                    : sm90_join(b, n, consumer, boxes, dk, dv));
     if (has_sums && keeps_dk)
-        sm90_store_keys<DTYPE, DIM, CAREFUL>(b, n, consumer, at, boxes[0], dk, s.scale, s.dk,
+        sm90_store_keys<DTYPE, DIM, CAREFUL>(b, n, consumer, at, boxes[0], dk, 1, s.scale, s.dk,
                                              maps.dk);
     if (has_sums && keeps_dv)
-        sm90_store_keys<DTYPE, DIM, CAREFUL>(b, n, consumer, at, boxes[1], dv, 1.0f, s.dv, maps.dv);
+        sm90_store_keys<DTYPE, DIM, CAREFUL>(b, n, consumer, at, boxes[1], dv, 1, 1.0f, s.dv,
+                                             maps.dv);
     sm90_group_barrier(consumer);
     if (leads) {
         sm90_stores_read();
@@ -322,7 +331,8 @@ GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps
         if (sm90_uniform(b.header->tile[n & 1].head) < 0)
             break;
         const sm90_backward_tile &t = b.header->tile[n & 1];
-        sm90_begin_keys<CAREFUL>(b, n, consumer, at);
+        sm90_find_span<CAREFUL>(b, t, consumer, at);
+        sm90_begin_keys(b, n, consumer, at);
 #pragma unroll 1
         for (; at.box < at.end; at.box += at.stride) {
             sm90_keys_add<DTYPE, DIM, CAREFUL, CAP>(b, t, at, dk, dv);

@@ -17,25 +17,34 @@ int gpu_backward_sm90_takes(const rope_attention_problem *p, int32_t device) {
                          p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
     rope_attention_problem uncapped = *p; /* caps are looked at here */
     uncapped.soft_cap = 0;
-    return p->head_dim <= 128 && p->v_head_dim <= 128 && !may_fail &&
-           gpu_sm90_kernel(&uncapped, device) != NULL;
+    return !may_fail && gpu_sm90_kernel(&uncapped, device) != NULL;
 }
 
-/* Kernels of rows or of keys: all tiles, those of the list. */
-static const void *const *kernels_of(const rope_attention_problem *p, int of_keys) {
-    const int is_wide = p->head_dim > 64 || p->v_head_dim > 64,
-              is_bf16 = p->rope.dtype == ROPE_BF16, caps = p->soft_cap > 0;
-    return of_keys ? gpu_backward_sm90_keys_kernels[caps][is_wide][is_bf16]
-                   : gpu_backward_sm90_rows_kernels[caps][is_wide][is_bf16];
+static int is_wide(const rope_attention_problem *p) {
+    return p->head_dim > 128 || p->v_head_dim > 128;
+}
+
+/* Launches: of rows; of keys; of values, where heads are wide. */
+enum { ROWS, KEYS, VALUES };
+
+/* Kernels of a launch: all tiles, those of the list. */
+static const void *const *kernels_of(const rope_attention_problem *p, int which) {
+    const int is_bf16 = p->rope.dtype == ROPE_BF16, caps = p->soft_cap > 0,
+              longest = p->head_dim > 192 || p->v_head_dim > 128,
+              longer = p->head_dim > 64 || p->v_head_dim > 64;
+    return is_wide(p)      ? gpu_backward_sm90_wide_kernels[which][caps][longest][is_bf16]
+           : which == ROWS ? gpu_backward_sm90_rows_kernels[caps][longer][is_bf16]
+                           : gpu_backward_sm90_keys_kernels[caps][longer][is_bf16];
 }
 
 gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
-    const void *kernels[5] = {[4] = gpu_backward_sm90_prepare_kernel};
+    const void *kernels[7] = {gpu_backward_sm90_prepare_kernel};
+    const int count = is_wide(p) ? 7 : 5;
     int32_t early;
-    memcpy(kernels, kernels_of(p, 0), 2 * sizeof *kernels);
-    memcpy(kernels + 2, kernels_of(p, 1), 2 * sizeof *kernels);
-    gpuError_t error = gpu_kernels_load(kernels, 5, &early);
-    for (int i = 0; i < 4 && error == gpuSuccess; i++)
+    for (int i = 1; i < count; i++)
+        kernels[i] = kernels_of(p, (i - 1) / 2)[(i - 1) % 2];
+    gpuError_t error = gpu_kernels_load(kernels, count, &early);
+    for (int i = 1; i < count && error == gpuSuccess; i++)
         error = gpu_allow_shared(kernels[i], SM90_BACKWARD_SHARED);
     return error;
 }
@@ -109,7 +118,8 @@ static int count_tiles(const rope_attention_backward_call *c, sm90_backward_sche
     const int64_t each = tiles_of(q_packed, f->rope.tokens << pack, sequences),
                   keys = tiles_of(k_packed, f->k_tokens, sequences),
                   longest = gpu_divide_up(f->k_tokens, GPU_BACKWARD_SM90_TILE),
-                  clusters = multiprocessors >> sm90_backward_steps(longest, f->k.heads, shares),
+                  clusters = multiprocessors >>
+                             (s->wide ? 0 : sm90_backward_steps(longest, f->k.heads, shares)),
                   units = (q_packed ? 1 : sequences) * f->k.heads * (shares >> pack),
                   of_keys = (k_packed ? 1 : sequences) * f->k.heads;
     s->rows = (int32_t)f->rope.batch;
@@ -125,7 +135,7 @@ static int count_tiles(const rope_attention_backward_call *c, sm90_backward_sche
 
 int gpu_backward_sm90_fits(const rope_attention_problem *p, const rope_attention_backward_call *c) {
     sm90_view views[TENSORS];
-    sm90_backward_schedule s;
+    sm90_backward_schedule s = {.wide = is_wide(p)};
     if (c->forward.k.heads < 1)
         return 0;
     find_views(p, c, views);
@@ -153,7 +163,8 @@ static sm90_gradient gradient_of(const sm90_view *v) {
 static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const sm90_view *views) {
     const rope_attention_backward_call *c = l->call;
     const float scale = l->problem->scale, cap = l->problem->soft_cap;
-    sm90_backward_schedule s = {.sequences = l->sequences,
+    sm90_backward_schedule s = {.wide = is_wide(l->problem),
+                                .sequences = l->sequences,
                                 .mask = sm90_mask_of(l->problem),
                                 .unit = 1.44269504f * (cap > 0 ? cap : scale),
                                 .scale = scale,
@@ -192,8 +203,9 @@ static gpuError_t prepare(const gpu_backward_sm90_call *l, sm90_backward_schedul
 }
 
 /* Launches a kernel with a counter of its own; keys by clusters of 1 << steps blocks. */
-static gpuError_t launch(const gpu_backward_sm90_call *l, sm90_backward_schedule *s, int of_keys,
+static gpuError_t launch(const gpu_backward_sm90_call *l, sm90_backward_schedule *s, int which,
                          int steps, int again, void **arguments) {
+    const int of_keys = which != ROWS;
     const sm90_backward_order *order = &s->order[of_keys];
     const int64_t clusters =
         gpu_at_most((int64_t)order->each * order->units, l->multiprocessors >> steps);
@@ -210,8 +222,8 @@ static gpuError_t launch(const gpu_backward_sm90_call *l, sm90_backward_schedule
                                        .stream = l->stream,
                                        .attrs = attributes,
                                        .numAttrs = l->follows_early ? 2 : 1};
-    s->turns[of_keys].next = s->counters + 2 + again * 5 + of_keys * (1 + steps);
-    return cudaLaunchKernelExC(&config, kernels_of(l->problem, of_keys)[again], arguments);
+    s->turns[of_keys].next = s->counters + 2 + again * 5 + which + steps;
+    return cudaLaunchKernelExC(&config, kernels_of(l->problem, which)[again], arguments);
 }
 
 /* Bits of powers of 2 that sequences of a call may have. */
@@ -242,12 +254,15 @@ gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
     gpuError_t error = prepare(l, &s);
     void *rows[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &maps[OUT], &maps[DQ], &s},
          *keys[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &stats, &maps[DK], &maps[DV], &s};
-    const int wanted = s.dk.data || s.dv.data ? steps_of(&l->call->forward) : 0;
+    const int dk = s.dk.data != NULL, dv = s.dv.data != NULL,
+              wanted = s.wide     ? dk | dv << 1
+                       : dk || dv ? steps_of(&l->call->forward)
+                                  : 0;
     for (int again = 0; again < 2 && error == gpuSuccess; again++) {
-        error = launch(l, &s, 0, 0, again, rows); /* stats are wanted */
-        for (int steps = 0; steps < 4 && error == gpuSuccess; steps++)
-            if (wanted >> steps & 1)
-                error = launch(l, &s, 1, steps, again, keys);
+        error = launch(l, &s, ROWS, 0, again, rows); /* stats are wanted */
+        for (int i = 0; i < 4 && error == gpuSuccess; i++)
+            if (wanted >> i & 1)
+                error = launch(l, &s, s.wide ? KEYS + i : KEYS, s.wide ? 0 : i, again, keys);
     }
     return error;
 }

@@ -28,8 +28,10 @@ GPU_FN sm90_backward_sequence sm90_backward_sequence_of(const sm90_backward_sche
             sm90_near_index(rope_query_index(&s, 0)),
             m.chunk < SM90_FAR ? (int32_t)(s.k_index % m.chunk) : 0,
             order.order[0].places ? (int32_t)(row / 4 + s.index) * 4 : 0,
-            sm90_backward_steps((s.k_count + GPU_BACKWARD_SM90_TILE - 1) / GPU_BACKWARD_SM90_TILE,
-                                order.heads, order.shares)};
+            order.wide ? 0
+                       : sm90_backward_steps((s.k_count + GPU_BACKWARD_SM90_TILE - 1) /
+                                                 GPU_BACKWARD_SM90_TILE,
+                                             order.heads, order.shares)};
 }
 
 /* Tiles of `each` tokens of packed sequence n have places from here on: those of n sequences are

@@ -4,7 +4,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_ROWS_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_ROWS_H
 
-#include "backends/gpu/attention_backward/sm90/tile.h"
+#include "backends/gpu/attention_backward/sm90/box.h"
 
 struct sm90_rows_maps {
     const CUtensorMap *q, *k, *v, *dout, *out, *dq;
@@ -26,12 +26,15 @@ GPU_FN uint32_t sm90_walked_keys(const sm90_backward_block &b, int stage, int bo
     return sm90_box_at(b, 2 * SM90_OWN + stage * 2 + box);
 }
 
-/* Finds the block's tile n, into its header, when all that is owned was read of the last one. */
-template <int CAREFUL> GPU_FN void sm90_find_rows(const sm90_backward_block &b, int n) {
-    if (n > 0) {
+/* Finds the block's tile n, into its header, when all that is owned was read of the last one; of
+ * wide heads when the last but one is done. */
+template <int CAREFUL, int WIDE> GPU_FN void sm90_find_rows(const sm90_backward_block &b, int n) {
+    if (WIDE)
+        sm90_wait(SM90_BARRIER(b, own_free, n & 1), (uint32_t)(n >> 1 & 1) ^ 1);
+    else if (n > 0)
         sm90_wait(SM90_BARRIER(b, own_free, 0), (uint32_t)(n - 1) & 1);
+    if (n > 0)
         sm90_wait(SM90_BARRIER(b, wanted, 0), (uint32_t)(n - 1) & 1);
-    }
     while (!sm90_rows_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[0]),
                            &b.header->tile[n & 1]))
         ;
@@ -53,12 +56,12 @@ GPU_FN void sm90_read_lse(const sm90_backward_schedule &s, const sm90_backward_t
 }
 
 /* A warp finds all tiles, and reads lse. */
-template <int CAREFUL> GPU_FN void sm90_find_all_rows(const sm90_backward_block &b) {
+template <int CAREFUL, int WIDE> GPU_FN void sm90_find_all_rows(const sm90_backward_block &b) {
     const int lane = (int)threadIdx.x % 32;
     for (int n = 0;; n++) {
         sm90_backward_tile *t = &b.header->tile[n & 1];
         if (lane == 0) {
-            sm90_find_rows<CAREFUL>(b, n);
+            sm90_find_rows<CAREFUL, WIDE>(b, n);
             sm90_arrive(SM90_BARRIER(b, known, n & 1));
         }
         __syncwarp();
@@ -122,24 +125,6 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
     }
 }
 
-GPU_FN void sm90_read_matrices(uint32_t from, uint32_t *x) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-/* 64 rows of a box as left operands of products. */
-template <int N> GPU_FN void sm90_read_box(uint32_t box, uint32_t (&x)[N]) {
-    const int thread = (int)threadIdx.x & 127, lane = thread % 32, r = thread / 32 * 16 + lane % 16,
-              c = lane / 16;
-#pragma unroll
-    for (int i = 0; i < N / 4; i++)
-        sm90_read_matrices(box + (uint32_t)(i >> 2) * (SM90_BOX_BYTES / 2) + (uint32_t)r * 128 +
-                               (uint32_t)(((2 * i + c) ^ r) & 7) * 16,
-                           x + 4 * i);
-}
-
 template <int DTYPE> GPU_FN float2 sm90_two_of(uint32_t x) {
     if (DTYPE == ROPE_BF16)
         return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
@@ -180,17 +165,21 @@ GPU_FN void sm90_store_stats(const sm90_backward_schedule &s, const sm90_backwar
     }
 }
 
-/* Where a group is. Boxes of keys are taken from the last one. */
-template <int DIM> struct sm90_rows_place {
+/* What a group knows of its rows. Boxes of keys are taken from the last one. */
+struct sm90_rows_span {
+    float lse[2], delta[2]; /* negative, of the thread's rows */
+    int2 seen[2];           /* keys that they see */
+    int box, start, end;    /* boxes: the next one, those of these rows */
+    int whole, whole_end;   /* those between are seen by all rows */
+    int met;                /* bits of the thread's rows: some key that they see is not finite */
+};
+
+/* Where a group is. */
+template <int DIM> struct sm90_rows_place : sm90_rows_span {
     uint32_t q[DIM / 4], dout[DIM / 4]; /* as left operands */
     uint32_t queries;                   /* as products are told of them, of heads of 64 */
-    float lse[2], delta[2];             /* negative, of the thread's rows */
-    int2 seen[2];                       /* keys that they see */
     sm90_stage stage;
-    int box, start, end;  /* boxes: the next one, those of these rows */
-    int whole, whole_end; /* those between are seen by all rows */
-    int last;             /* stage of the one before */
-    int met;              /* bits of the thread's rows: some key that they see is not finite */
+    int last; /* stage of the one before */
 };
 
 /* Reads what the group owns of a tile, and hands it back. */
@@ -218,11 +207,10 @@ GPU_FN void sm90_read_rows(const sm90_backward_block &b, const sm90_backward_til
         sm90_store_stats(*b.schedule, t, row + 8 * h, at.lse[h], at.delta[h]);
 }
 
-/* Finds the boxes of keys of a tile; passes over those that none of the group's rows sees. No
- * product holds its warps together there: one that is late would miss the phase that was freed. */
-template <int DIM, int CAREFUL>
-GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
-                            int row, sm90_rows_place<DIM> &at) {
+/* Finds the boxes of keys of a tile. */
+template <int CAREFUL>
+GPU_FN void sm90_find_span(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
+                           int row, sm90_rows_span &at) {
     const sm90_backward_schedule &s = *b.schedule;
     const int last = t.of.q_count - 1, first = t.first + (consumer * SM90_BOX >> s.pack);
     const int2 low = sm90_keys_of(s.mask, t.of, first),
@@ -238,6 +226,12 @@ GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_ti
     at.whole_end = sm90_uniform(low.y / SM90_BOX);
     at.start = CAREFUL ? at.box : sm90_uniform(end) - 1;
     at.met = 0;
+}
+
+/* Passes over boxes that none of the group's rows sees. No product holds its warps together there:
+ * one that is late would miss the phase that was freed. */
+template <int DIM>
+GPU_FN void sm90_pass_keys(const sm90_backward_block &b, int consumer, sm90_rows_place<DIM> &at) {
     for (; at.box > at.start; at.box--) {
         sm90_wait(SM90_BARRIER(b, full, at.stage.n), at.stage.parity);
         sm90_group_barrier(consumer);
@@ -247,7 +241,7 @@ GPU_FN void sm90_begin_rows(const sm90_backward_block &b, const sm90_backward_ti
 }
 
 /* Columns of keys that the thread's rows see. */
-template <int DIM> GPU_FN uint32_t sm90_keys_seen(const sm90_rows_place<DIM> &at) {
+GPU_FN uint32_t sm90_keys_seen(const sm90_rows_span &at) {
     const int base = at.box * SM90_BOX;
     const int2 columns[2] = {make_int2(at.seen[0].x - base, at.seen[0].y - base),
                              make_int2(at.seen[1].x - base, at.seen[1].y - base)};
@@ -333,7 +327,8 @@ GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps
         if (sm90_uniform(t.head) < 0)
             break;
         sm90_read_rows<DTYPE>(b, t, n, consumer, row, at);
-        sm90_begin_rows<DIM, CAREFUL>(b, t, consumer, row, at);
+        sm90_find_span<CAREFUL>(b, t, consumer, row, at);
+        sm90_pass_keys(b, consumer, at);
 #pragma unroll 1
         for (; at.box >= at.end; at.box--) {
             sm90_rows_add<DTYPE, DIM, CAREFUL, CAP>(b, at, dq);
