@@ -342,9 +342,11 @@ static bool create_set(workload *w) {
     fixed.pages = shape_pages(o);
     w->on_device.attention = w->on_host.attention = fixed;
     w->floor_bytes = shape_bytes(o);
-    w->flops = shape_flops(o);
     lay_out(w);
-    return workload_allocate(w) && workload_upload(w) && place_lists(w);
+    if (!workload_allocate(w))
+        return false;
+    w->flops = shape_flops(o); /* goes through the tokens, of which there is room for so many */
+    return workload_upload(w) && place_lists(w);
 }
 
 bool attention_create(workload *w) {

@@ -436,7 +436,7 @@ static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t to
                        int64_t page) {
     enum { SEQUENCES = 2, HEADS = 2, SHARES = 16, ROOM = 32 }; /* many rows a key */
     make_plain(c, ROPE_BF16, dim, SEQUENCES * tokens, SEQUENCES * HEADS * keys + ROOM,
-               SHARES * HEADS);
+               shares * HEADS);
     uint16_t *k = (uint16_t *)(uintptr_t)c->args.rope.k.in,
              *v = (uint16_t *)(uintptr_t)c->args.v.in;
     uint16_t *const q = (uint16_t *)(uintptr_t)c->args.rope.q.in, *const q_end = c->args.out.data;
