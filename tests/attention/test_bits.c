@@ -434,7 +434,9 @@ static void make_cached(attention_case *c, int64_t dim, int64_t keys, int64_t ap
  * element of q is less than 2^-126, that of some keys more than 2^65. */
 static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t tokens, int64_t keys,
                        int64_t page) {
-    enum { SEQUENCES = 2, HEADS = 2, SHARES = 16, ROOM = 32 }; /* many rows a key */
+    enum { SEQUENCES = 2, HEADS = 2, ROOM = 32 };
+    /* prompts of many rows a key are copied by GPUs alone */
+    const int64_t shares = device_is_host() && tokens > 8 ? 2 : 16;
     make_plain(c, ROPE_BF16, dim, SEQUENCES * tokens, SEQUENCES * HEADS * keys + ROOM,
                shares * HEADS);
     uint16_t *k = (uint16_t *)(uintptr_t)c->args.rope.k.in,
