@@ -165,12 +165,9 @@ static void block_weights(const cpu_attention_block *b) {
         const group_range g = range_of(b, r, n);
         const int from = g.from / SIMD_LANES * SIMD_LANES,
                   to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
-        for (int row = r; row < r + n && g.from < g.to; row++) {
-            const int masks = g.partial || from != g.from || to != g.to || b->cap != 0;
-            weigh_row(b, 0, row, from, to,
-                      masks ? mask_row(b, row, from, to)
-                            : largest_score(b->scores + row * KEYS, from, to));
-        }
+        if (g.from < g.to)
+            weigh_rows(b, 0, r, n, from, to,
+                       g.partial || from != g.from || to != g.to || b->cap != 0);
     }
 }
 

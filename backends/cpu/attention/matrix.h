@@ -322,12 +322,10 @@ static void matrix_weights(const cpu_attention_block *b) {
         for (int r = row, n; r < row + b->of_head; r += n) {
             n = row + b->of_head - r < ROWS ? row + b->of_head - r : ROWS;
             const group_range g = range_of(b, r, n);
-            const int from = g.from / PANEL * PANEL, to = (g.to + PANEL - 1) / PANEL * PANEL,
-                      masks = g.partial || from != g.from || to != g.to || b->cap != 0;
-            for (int i = r; i < r + n && g.from < g.to; i++)
-                weigh_row(b, 1, i, from, to,
-                          masks ? mask_row(b, i, from, to)
-                                : largest_score(b->scores + i * KEYS, from, to));
+            const int from = g.from / PANEL * PANEL, to = (g.to + PANEL - 1) / PANEL * PANEL;
+            if (g.from < g.to)
+                weigh_rows(b, 1, r, n, from, to,
+                           g.partial || from != g.from || to != g.to || b->cap != 0);
         }
 }
 

@@ -100,13 +100,31 @@ static float largest_score(const float *s, int from, int to) {
     return largest_lane(most);
 }
 
+/* Most rows that are weighed at once, so that none waits for another one's largest score. */
+enum { WEIGHED = 32 };
+
+/* Raises the largest scores of some rows to those of a block. */
+static void raise_rows(const cpu_attention_block *b, int row, int count, const float *most) {
+    for (int i = 0; i < count; i += SIMD_LANES) {
+        const int some = count - i < SIMD_LANES ? count - i : SIMD_LANES;
+        const size_t bytes = (size_t)some * sizeof(float);
+        simd_f32 old = {0}, max = {0};
+        memcpy(&old, b->max + row + i, bytes);
+        memcpy(&max, most + i, bytes);
+        max = attention_where(max > old, max, old);
+        const simd_f32 base = attention_where(max == -INFINITY, (simd_f32){0}, max),
+                       rescale = attention_exp2((old - base) * simd_set_f(b->factor));
+        memcpy(b->max + row + i, &max, bytes);
+        memcpy(b->rescale + row + i, &rescale, bytes);
+    }
+}
+
 /* Weights are stored as fp32, or as bf16 in the same place; their sum is that before the rounding.
  * The largest score is subtracted ahead of the factor, so that no weight exceeds 1, however large
  * the rounding errors of scores are. */
-CPU_INLINE void weigh_row(const cpu_attention_block *b, int rounds, int row, int from, int to,
-                          float most) {
+CPU_INLINE void weigh_row(const cpu_attention_block *b, int rounds, int row, int from, int to) {
     float *s = b->scores + row * KEYS;
-    const float max = most > b->max[row] ? most : b->max[row], base = max == -INFINITY ? 0 : max;
+    const float base = b->max[row] == -INFINITY ? 0 : b->max[row];
     const simd_f32 factor = simd_set_f(b->factor), less = simd_set_f(base);
     simd_f32 sum = {0};
     for (int k = from; k < to; k += SIMD_LANES) {
@@ -117,9 +135,19 @@ CPU_INLINE void weigh_row(const cpu_attention_block *b, int rounds, int row, int
             simd_store_f(s + k, p);
         sum += p;
     }
-    b->rescale[row] = attention_exp2(simd_set_f((b->max[row] - base) * b->factor))[0];
-    b->max[row] = max;
     b->sum[row] = b->sum[row] * b->rescale[row] + sum_of_lanes(sum);
+}
+
+/* Of WEIGHED rows or fewer, with masks or none. */
+CPU_INLINE void weigh_rows(const cpu_attention_block *b, int rounds, int row, int count, int from,
+                           int to, int masks) {
+    float most[WEIGHED];
+    for (int i = 0; i < count; i++)
+        most[i] = masks ? mask_row(b, row + i, from, to)
+                        : largest_score(b->scores + (row + i) * KEYS, from, to);
+    raise_rows(b, row, count, most);
+    for (int i = 0; i < count; i++)
+        weigh_row(b, rounds, row + i, from, to);
 }
 
 /* --- rows of results --- */
