@@ -254,12 +254,12 @@ static void shorten(attention_case *c, int key) {
 }
 
 /* Kernels of 16-bit heads of 64 and 128: a prompt, and one query or two of many keys. A shorter
- * prompt of heads that have less than there is room for, and of the widest. Shortened, each is of
- * one type: what differs is the length. */
+ * prompt of heads that have less than there is room for, and of the widest; 48 rows of these.
+ * Shortened, each is of one type: what differs is the length. */
 static void check_heads(int shortened) {
     attention_required();
     device_not_provided("bits depend on the layout and on the batch");
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 11; i++) {
         attention_case c;
         const char *kernel;
         if (shortened && i < 8 && (i ^ i >> 1 ^ i >> 2) & 1)
@@ -270,8 +270,10 @@ static void check_heads(int shortened) {
                        : shortened ? 2
                                    : 1 + (i & 1),
                        i & 4 ? 70 : 600, 4);
-        else
+        else if (i < 10)
             make_plain(&c, ROPE_BF16, i & 1 ? 96 : 256, 17, 40, 4);
+        else
+            make_plain(&c, ROPE_BF16, 256, 4, 300, 12);
         if (shortened)
             shorten(&c, i & 2);
         for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {

@@ -60,7 +60,7 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
                                  int chunks, prefetch_rows *prefetch, float *spare, float *c) {
     (void)prefetch, (void)spare;
-    multiply_tile(keys, bytes, 64, q, rows, 64 * (int64_t)rows, chunks, c, 16);
+    multiply_tile(keys, bytes, 16, q, rows, 64 * (int64_t)rows, chunks, c, 16);
 }
 
 static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
@@ -74,6 +74,7 @@ static inline void multiply_values(int rows, const char *a, int64_t a_bytes, con
 
 #define MATRIX_BEGIN() (void)0
 #define MATRIX_BEGIN_KEYS(rows) (void)0
+#define MATRIX_BEGIN_HEAD(q, rows, chunks, spare) (void)0
 #define MATRIX_BEGIN_VALUES(rows) (void)0
 #define MATRIX_END() (void)0
 #else
@@ -84,15 +85,15 @@ typedef struct shape {
     uint8_t rows, bytes; /* of a row */
 } shape;
 
-/* Shapes of tiles 0 to 3, which are sums, of 4, and of the others. */
-static void configure(shape sums, shape a, shape b) {
+/* Shapes of tiles 0 and 1, 2 and 3, 4, and of the others. */
+static void configure(shape first, shape second, shape a, shape b) {
     struct {
         uint8_t palette, start, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } configuration __attribute__((aligned(64))) = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        const shape s = i < 4 ? sums : i == 4 ? a : b;
+        const shape s = i < 2 ? first : i < 4 ? second : i == 4 ? a : b;
         configuration.row_bytes[i] = s.bytes;
         configuration.rows[i] = s.rows;
     }
@@ -130,36 +131,50 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
     MEMORY_BARRIER();
 }
 
-/* 64 keys by some rows of q. */
+/* Tiles 4 to 7 hold q, of as many elements as there are of these. */
+enum { HELD = 4 };
+
+static inline void hold_queries(const char *q, int rows, int chunks) {
+    MEMORY_BARRIER();
+    if (chunks > HELD)
+        return;
+    _tile_loadd(4, q, 4 * rows);
+    if (chunks > 1)
+        _tile_loadd(5, q + 64 * rows, 4 * rows);
+    if (chunks > 2)
+        _tile_loadd(6, q + 128 * rows, 4 * rows);
+    if (chunks > 3)
+        _tile_loadd(7, q + 192 * rows, 4 * rows);
+}
+
+#define MULTIPLY_HELD(n, tile)                                                                     \
+    if (chunks > (n)) {                                                                            \
+        _tile_loadd(2, keys + (n)*64, bytes);                                                      \
+        prefetch_lines(&lines, LINES);                                                             \
+        _tile_dpbf16ps(0, 2, tile);                                                                \
+    }
+
+/* 16 keys by some rows of q. */
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
                                  int chunks, prefetch_rows *prefetch, float *spare, float *c) {
     prefetch_rows lines = *prefetch;
     (void)spare;
     MEMORY_BARRIER();
     _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int k = 0; k < chunks; k++, keys += 64, q += 64 * rows) {
+    if (chunks <= HELD) {
+        MULTIPLY_HELD(0, 4)
+        MULTIPLY_HELD(1, 5)
+        MULTIPLY_HELD(2, 6)
+        MULTIPLY_HELD(3, 7)
+    }
+    for (int k = 0; k < chunks && chunks > HELD; k++, keys += 64, q += 64 * rows) {
         _tile_loadd(4, q, 4 * rows);
-        _tile_loadd(5, keys, bytes);
-        _tile_loadd(6, keys + 16 * bytes, bytes);
+        _tile_loadd(2, keys, bytes);
         prefetch_lines(&lines, LINES);
-        _tile_dpbf16ps(0, 5, 4);
-        _tile_dpbf16ps(1, 6, 4);
-        prefetch_lines(&lines, LINES);
-        _tile_loadd(5, keys + 32 * bytes, bytes);
-        _tile_loadd(6, keys + 48 * bytes, bytes);
-        prefetch_lines(&lines, LINES);
-        _tile_dpbf16ps(2, 5, 4);
-        _tile_dpbf16ps(3, 6, 4);
-        prefetch_lines(&lines, LINES);
+        _tile_dpbf16ps(0, 2, 4);
     }
     *prefetch = lines;
     _tile_stored(0, c, 64);
-    _tile_stored(1, c + 16 * 16, 64);
-    _tile_stored(2, c + 32 * 16, 64);
-    _tile_stored(3, c + 48 * 16, 64);
     MEMORY_BARRIER();
 }
 
@@ -199,11 +214,14 @@ static inline void multiply_values(int rows, const char *a, int64_t a_bytes, con
 
 static const shape whole = {16, 64};
 
-#define MATRIX_BEGIN() configure(whole, whole, whole)
+#define MATRIX_BEGIN() configure(whole, whole, whole, whole)
 #define MATRIX_BEGIN_KEYS(rows)                                                                    \
-    configure((shape){16, (uint8_t)(4 * (rows))}, (shape){16, (uint8_t)(4 * (rows))}, whole)
+    configure((shape){16, (uint8_t)(4 * (rows))}, whole, (shape){16, (uint8_t)(4 * (rows))},       \
+              (shape){16, (uint8_t)(4 * (rows))})
+#define MATRIX_BEGIN_HEAD(q, rows, chunks, spare) hold_queries(q, rows, chunks)
 #define MATRIX_BEGIN_VALUES(rows)                                                                  \
-    configure((shape){(uint8_t)(rows), 64}, (shape){(uint8_t)(rows), 64}, whole)
+    configure((shape){(uint8_t)(rows), 64}, (shape){(uint8_t)(rows), 64},                          \
+              (shape){(uint8_t)(rows), 64}, whole)
 #define MATRIX_END() _tile_release()
 #endif
 

@@ -107,7 +107,7 @@ CPU_INLINE void multiply_wide(int width, const char *keys, int64_t bytes, const 
     enum { VECTORS = 4 };
     const int each = 16 / width;
     prefetch_rows lines = *prefetch;
-    for (int first = 0; first < 64; first += VECTORS * each) {
+    for (int first = 0; first < 16; first += VECTORS * each) {
         __m512 sum[VECTORS];
         for (int i = 0; i < VECTORS; i++)
             sum[i] = _mm512_setzero_ps();
@@ -127,14 +127,23 @@ CPU_INLINE void multiply_wide(int width, const char *keys, int64_t bytes, const 
     *prefetch = lines;
 }
 
-/* 64 keys by some rows of q. */
-static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, prefetch_rows *prefetch, float *spare, float *c) {
+CPU_INLINE int width_of(int rows) {
+    return rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+}
+
+static inline void repeat_queries(const char *q, int rows, int chunks, float *spare) {
     const __mmask16 there = (__mmask16)((1u << rows) - 1);
-    const int width = rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
     __m512i *pairs = (__m512i *)(void *)spare;
     for (int n = 0; n < chunks * PAIRS; n++)
-        pairs[n] = load_queries(width, there, q + n * 4 * (int64_t)rows);
+        pairs[n] = load_queries(width_of(rows), there, q + n * 4 * (int64_t)rows);
+}
+
+/* 16 keys by some rows of q. */
+static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
+                                 int chunks, prefetch_rows *prefetch, float *spare, float *c) {
+    const __m512i *pairs = (const __m512i *)(const void *)spare;
+    const int width = width_of(rows);
+    (void)q;
     if (width == 4)
         multiply_wide(4, keys, bytes, pairs, chunks, prefetch, c);
     else if (width == 8)
@@ -159,6 +168,7 @@ static inline void multiply_values(int rows, const char *a, int64_t a_bytes, con
 
 #define MATRIX_BEGIN() (void)0
 #define MATRIX_BEGIN_KEYS(rows) (void)0
+#define MATRIX_BEGIN_HEAD(q, rows, chunks, spare) repeat_queries(q, rows, chunks, spare)
 #define MATRIX_BEGIN_VALUES(rows) (void)0
 #define MATRIX_END() (void)0
 

@@ -204,8 +204,8 @@ static void matrix_queries(const cpu_attention_block *b) {
     }
 }
 
-/* FEW_KEYS keys, or `count`, from `at` bytes on, side by side and padded as q is. Returns whether
- * one has large elements. */
+/* SIDE keys, or `count`, from `at` bytes on, side by side and padded as q is. Returns whether one
+ * has large elements. */
 static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *const *rows, int count,
                                   int64_t at, prefetch_rows *prefetch, char *to) {
     const int64_t bytes = b->q_bytes, whole = b->head_dim / 32 * 64;
@@ -225,7 +225,7 @@ static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *cons
             simd_store_u(to + i, x);
         }
     }
-    memset(to, 0, (size_t)((FEW_KEYS - count) * bytes));
+    memset(to, 0, (size_t)((SIDE - count) * bytes));
     *prefetch = lines;
     return simd_any(large);
 }
@@ -233,16 +233,38 @@ static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *cons
 /* The same of codes. */
 static CPU_NOINLINE int decode_keys(const cpu_attention_block *b, const char *const *rows,
                                     int count, int head, prefetch_rows *prefetch, char *to) {
-    enum { TOGETHER = 16 };
-    int large = 0;
-    for (int n = 0, some; n < count; n += some) {
-        some = count - n < TOGETHER ? count - n : TOGETHER;
-        prefetch_lines(prefetch, some);
-        large |= cpu_attention_decode(b, (cpu_attention_coded){0, head, 0, b->head_dim}, rows + n,
-                                      some, to + n * b->q_bytes, b->q_bytes);
+    prefetch_lines(prefetch, count);
+    memset(to + count * b->q_bytes, 0, (size_t)((SIDE - count) * b->q_bytes));
+    return cpu_attention_decode(b, (cpu_attention_coded){0, head, 0, b->head_dim}, rows, count, to,
+                                b->q_bytes);
+}
+
+/* Whether some of SIDE keys, `step` bytes apart, have large elements. */
+static CPU_NOINLINE int find_large(const char *keys, int64_t step, int64_t bytes,
+                                   prefetch_rows *prefetch) {
+    prefetch_rows lines = *prefetch;
+    simd_u32 large = {0};
+    for (int n = 0; n < SIDE; n++) {
+        prefetch_lines(&lines, 1);
+        for (int64_t i = 0; i < bytes; i += sizeof large)
+            large |= large_words(load_once(keys + n * step + i));
     }
-    memset(to + count * b->q_bytes, 0, (size_t)((FEW_KEYS - count) * b->q_bytes));
-    return large;
+    *prefetch = lines;
+    return simd_any(large);
+}
+
+/* Rows that a product takes: where they lie, if all are so far apart, or copies. */
+typedef struct few_keys {
+    const char *at;
+    int64_t step; /* 0: to be copied */
+} few_keys;
+
+static few_keys keys_of(const cpu_attention_block *b, const char *const *rows, int count) {
+    const int64_t step = count < SIDE ? 0 : rows[1] - rows[0];
+    int64_t odd = b->head_dim % 32 | (b->codes[0].append != NULL);
+    for (int n = 1; n < count; n++)
+        odd |= rows[n] - rows[0] - n * step;
+    return (few_keys){rows[0], odd ? 0 : step};
 }
 
 /* From [key][row] to the scores of rows from `row` on and keys from `key` on. */
@@ -259,26 +281,50 @@ static void transpose_scores(const cpu_attention_block *b, int row, int key, int
         }
 }
 
+/* Scores of SIDE keys, or `count`, of a head. Returns whether one has large elements. */
+static int score_keys(const cpu_attention_block *b, const char *const *rows, int count, int head,
+                      few_keys *keys, char *copies, prefetch_rows *prefetch, float *sums) {
+    const int64_t at = head * b->step[0];
+    int large;
+    keys->at += at;
+    if (keys->step) {
+        large = find_large(keys->at, keys->step, b->q_bytes, prefetch);
+    } else {
+        large = b->codes[0].append ? decode_keys(b, rows, count, head, prefetch, copies)
+                                   : copy_keys(b, rows, count, at, prefetch, copies);
+        *keys = (few_keys){copies, b->q_bytes};
+    }
+    MATRIX_KEYS(keys->at, keys->step, few_queries(b, head * b->of_head), b->of_head,
+                (b->head_dim + 31) / 32, prefetch, b->spare, sums);
+    return large;
+}
+
 static void few_scores(const cpu_attention_block *b, int first, int count, const char *const *k) {
+    enum { GROUPS = FEW_KEYS / SIDE };
     float sums[FEW_KEYS * SIDE] __attribute__((aligned(64))) = {0};
-    const int large = some_large(b), chunks = (b->head_dim + 31) / 32;
+    const int large = some_large(b);
     char *const panel = (char *)b->panel;
     MATRIX_BEGIN_KEYS(b->of_head);
     for (int key = first; key < first + count; key += FEW_KEYS) {
+        const char *const *rows = k + (key - first);
+        const int left = first + count - key, keys = left < FEW_KEYS ? left : FEW_KEYS;
         prefetch_rows prefetch = rows_ahead(b, key - first, FEW_KEYS);
+        few_keys all[GROUPS];
+        for (int n = 0; n < keys; n += SIDE)
+            all[n / SIDE] = keys_of(b, rows + n, keys - n < SIDE ? keys - n : SIDE);
         for (int row = 0; row < b->rows; row += b->of_head) {
-            const char *const *rows = k + (key - first);
-            const int left = first + count - key, keys = left < FEW_KEYS ? left : FEW_KEYS,
-                      head = row / b->of_head;
-            const int large_keys =
-                b->codes[0].append ? decode_keys(b, rows, keys, head, &prefetch, panel)
-                                   : copy_keys(b, rows, keys, head * b->step[0], &prefetch, panel);
-            MATRIX_KEYS(panel, b->q_bytes, few_queries(b, row), b->of_head, chunks, &prefetch,
-                        b->spare, sums);
+            few_keys of_head[GROUPS];
+            int large_keys = 0;
+            memcpy(of_head, all, sizeof all);
+            MATRIX_BEGIN_HEAD(few_queries(b, row), b->of_head, (b->head_dim + 31) / 32, b->spare);
+            for (int n = 0; n < keys; n += SIDE)
+                large_keys |= score_keys(b, rows + n, keys - n < SIDE ? keys - n : SIDE,
+                                         row / b->of_head, &of_head[n / SIDE],
+                                         panel + n * b->q_bytes, &prefetch, sums + n * SIDE);
             transpose_scores(b, row, key, keys, sums);
             for (int i = 0; i < keys && (large || large_keys); i++) {
-                const char *copy = panel + i * b->q_bytes;
-                add_large(b, row, key + i, 1, 0, &copy);
+                const char *at = of_head[i / SIDE].at + i % SIDE * of_head[i / SIDE].step;
+                add_large(b, row, key + i, 1, 0, &at);
             }
         }
     }
