@@ -86,18 +86,8 @@ static int is_in_vectors(const void *data, const int64_t *stride, int axes) {
     return (uintptr_t)data % 16 == 0 && stride[axes] <= 1;
 }
 
-static int is_sm90(const char *kernel) {
-    return strncmp(kernel, "sm90", 4) == 0;
-}
-
-static int converts(const attention_case *c) {
-    const int32_t dtype = c->desc.rope.dtype, k = c->desc.k.dtype, v = c->desc.v.dtype;
-    return c->desc.cache && ((k && k != dtype) || (v && v != dtype));
-}
-
-/* They give tensors that do not lie in vectors of 16 bytes the bits of "tiles", and those whose
- * rotation may fail, and few queries of lengths with a cache of another type (docs/attention.md).
- */
+/* "sm90" gives tensors that do not lie in vectors of 16 bytes the bits of "tiles", and those whose
+ * rotation may fail (docs/attention.md). */
 static int takes_other_bits(const attention_case *c, const char *kernel) {
     const rope_attention_args *a = &c->args;
     const rope_desc *rope = &c->desc.rope;
@@ -105,9 +95,8 @@ static int takes_other_bits(const attention_case *c, const char *kernel) {
               may_fail = rope->angle_mode == ROPE_ANGLE_TABLE &&
                          rope->out_of_range <= ROPE_OUT_OF_RANGE_ERROR &&
                          c->desc.rotation != ROPE_ATTENTION_ROTATE_NONE;
-    return is_sm90(kernel) &&
-           (may_fail || (converts(c) && (a->rope.cu_seqlens || a->q_lengths)) ||
-            !is_in_vectors(a->rope.q.in, a->rope.q.in_stride, 3) ||
+    return strcmp(kernel, "sm90") == 0 &&
+           (may_fail || !is_in_vectors(a->rope.q.in, a->rope.q.in_stride, 3) ||
             !is_in_vectors(a->out.data, a->out.stride, 3) ||
             !is_in_vectors(has_cache ? a->k_cache.data : a->rope.k.in,
                            has_cache ? a->k_cache.stride : a->rope.k.in_stride, 3 + has_cache) ||
@@ -144,7 +133,8 @@ static int changes_kernel(const attention_case *c, const char *kernel, int64_t p
     const int64_t group = c->args.rope.q.heads / c->args.rope.k.heads;
     if (strcmp(kernel, "latent") == 0)
         return c->q_count[part] > 4;
-    return (strcmp(kernel, "splits") == 0 || is_sm90(kernel) || strcmp(kernel, "generic") == 0) &&
+    return (strcmp(kernel, "splits") == 0 || strcmp(kernel, "sm90") == 0 ||
+            strcmp(kernel, "generic") == 0) &&
            c->q_count[part] * group > 16;
 }
 
@@ -334,7 +324,7 @@ TEST(attention_bits, queries_that_rotate_beside_products) {
         {0}, {0, 1111, 1111, 4100}, {0, 1111, 1111, 4100}, {13, 1000, 4000, 4199}, {2090, 1990}};
     const char *kernel = NULL;
     attention_required();
-    for (int k = 0; (kernel = device_kernel_of("attention", k)) && !is_sm90(kernel); k++)
+    for (int k = 0; (kernel = device_kernel_of("attention", k)) && strcmp(kernel, "sm90") != 0; k++)
         ;
     if (!kernel)
         SKIP("no kernel rotates so");

@@ -29,10 +29,11 @@ static const kind kinds[] = {
     {NULL, ROPE_BF16, 96, 0, 64, 0, 0, {"tiles", "sm90"}},
     {NULL, ROPE_BF16, 192, 128, 64, 0, 0, {"tiles", "sm90"}},
     {NULL, ROPE_F16, 256, 0, 64, 0, 0, {"tiles", "sm90"}},
-    {NULL, ROPE_F16, 64, 0, 64, 0, 30, {"tiles"}},
+    {NULL, ROPE_F16, 64, 0, 64, 0, 30, {"tiles", "sm90"}},
+    {NULL, ROPE_BF16, 256, 0, 64, 0, 50, {"tiles", "sm90"}},
     {NULL, ROPE_F16, 64, 40, 64, 0, 0, {"tiles", "sm90"}},
     {NULL, ROPE_F16, 64, 0, 64, 1, 0, {"splits+prompt", "splits+tiles", "splits+sm90"}},
-    {NULL, ROPE_F16, 64, 0, 64, 1, 30, {"splits+tiles"}},
+    {NULL, ROPE_F16, 64, 0, 64, 1, 30, {"splits+tiles", "splits+sm90"}},
     {"splits", ROPE_F16, 64, 0, 1, 0, 0, {"decode"}},
     {"tiles", ROPE_BF16, 64, 0, 1, 0, 0, {"prompt", "tiles"}},
     {"tiles", ROPE_BF16, 64, 0, 1, 1, 30, {"tiles"}},
@@ -102,54 +103,36 @@ TEST(attention_kernels, names_of_calls_of_every_kind) {
     }
 }
 
-/* Of a prompt: nothing more, a soft cap, a cache of 8 bits with pages of any size. */
-static void ask_more(int what, rope_attention_desc *desc, rope_attention_args *args) {
-    desc->rope.dtype = ROPE_BF16;
-    desc->rope.head_dim = 128;
-    desc->soft_cap = what == 1 ? 50 : 0;
-    if (what < 2)
-        return;
-    desc->rotation = ROPE_ATTENTION_ROTATE_Q;
-    desc->cache = ROPE_CACHE_TABLE;
-    desc->page_size = 20;
-    desc->k.dtype = desc->v.dtype = ROPE_F8E4M3;
-    args->rope.k.in = args->v.in = NULL;
-    args->k_tokens = 0;
-    args->k_cache.data = memory_at(2);
-    args->v_cache.data = memory_at(3);
-    args->block_table = memory_at(5);
-    args->pages = args->table_pages = 10;
-}
-
-/* Whether the plan could be made; one of sm90 declines what is beyond it. */
-static int check_more(const char *kernel, int what) {
+/* Hopper's kernel, which takes pages of 16 tokens as they are, converts 8 bits of any. */
+TEST(attention_kernels, names_of_prompts_over_8_bits) {
     static const kind prompt = {NULL, ROPE_BF16, 128, 0, 64, 0, 0, {NULL}};
-    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
-    rope_attention_args args = args_of(&prompt);
-    rope_plan *plan = NULL;
-    device_choose(&desc.rope);
-    ask_more(what, &desc, &args);
-    desc.rope.kernel = kernel;
-    const rope_status status = rope_attention_plan_create(&desc, &plan);
-    if (status != ROPE_OK)
-        return 0;
-    const char *name = rope_plan_kernel_of(plan, &args);
-    CHECK(name && strcmp(name, "cuda:sm90") == 0, "%s", name ? name : rope_last_error());
-    rope_plan_destroy(plan);
-    return 1;
-}
-
-/* Hopper's kernel takes that where it is named as sm90_more. */
-TEST(attention_kernels, names_of_what_hopper_has_on_request) {
     attention_required();
     device_not_provided("it has kernels of its own");
-    if (!check_more("sm90_more", 0))
-        SKIP("no such kernel");
-    for (int what = 0; what < 3; what++) {
-        CHECK(check_more("sm90_more", what), "%d: %s", what, rope_last_error());
-        CHECK(check_more("sm90", what) == (what == 0), "%d: sm90 and sm90_more differ", what);
-        if (what)
-            CHECK(strstr(rope_last_error(), "sm90_more, on request"), "%s", rope_last_error());
+    for (int i = 0; i < 3; i++) {
+        rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+        rope_attention_args args = args_of(&prompt);
+        rope_plan *plan = NULL;
+        device_choose(&desc.rope);
+        desc.rope.dtype = prompt.dtype;
+        desc.rope.head_dim = prompt.head_dim;
+        desc.rope.kernel = "sm90";
+        desc.rotation = ROPE_ATTENTION_ROTATE_Q;
+        desc.cache = ROPE_CACHE_TABLE;
+        desc.page_size = i == 2 ? 20 : 16;
+        desc.k.dtype = desc.v.dtype = i ? ROPE_F8E4M3 : 0;
+        const rope_status status = rope_attention_plan_create(&desc, &plan);
+        if (status == ROPE_ERROR_INVALID_VALUE || (i == 0 && status == ROPE_ERROR_UNSUPPORTED))
+            SKIP("no such kernel");
+        CHECK_STATUS(ROPE_OK, status);
+        args.rope.k.in = args.v.in = NULL;
+        args.k_tokens = 0;
+        args.k_cache.data = memory_at(2);
+        args.v_cache.data = memory_at(3);
+        args.block_table = memory_at(5);
+        args.pages = args.table_pages = 10;
+        const char *name = rope_plan_kernel_of(plan, &args);
+        CHECK(name && strcmp(name, "cuda:sm90") == 0, "%s", name ? name : rope_last_error());
+        rope_plan_destroy(plan);
     }
 }
 

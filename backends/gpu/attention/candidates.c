@@ -8,17 +8,12 @@
 
 #include <stdio.h>
 
-static const char sm90[] = "sm90", more[] = "sm90_more", tiles[] = "tiles", splits[] = "splits",
-                  latent[] = "latent";
+static const char sm90[] = "sm90", tiles[] = "tiles", splits[] = "splits", latent[] = "latent";
 
 /* Bytes of shared memory. */
 static int32_t shared_of(const rope_candidate *self, int32_t which) {
     const int32_t most = gpu_tiles_shared(which), of_splits = gpu_splits_shared(which);
     return self->data != tiles && of_splits > most ? of_splits : most;
-}
-
-static int is_sm90(const rope_candidate *self) {
-    return self->data == sm90 || self->data == more;
 }
 
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
@@ -29,12 +24,8 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     if (self->data == latent)
         return gpu_tiles_query(problem, gpu_latent_decline(problem), gpu_latent_shared(), device,
                                reason);
-    const char *lacks = is_sm90(self) && !gpu_sm90_kernel(problem, device) ? GPU_SM90_DECLINED
-                        : self->data == sm90 && gpu_sm90_on_request(problem)
-                            ? "declined: a soft cap or a converted cache has sm90_more, on request"
-                            : NULL;
-    if (lacks) {
-        snprintf(reason, ROPE_REASON_SIZE, "%s", lacks);
+    if (self->data == sm90 && !gpu_sm90_kernel(problem, device)) {
+        snprintf(reason, ROPE_REASON_SIZE, "%s", GPU_SM90_DECLINED);
         return ROPE_DECLINED;
     }
     int32_t which = 0;
@@ -66,7 +57,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *problem
     state->wide_heads = self->data == latent;
     if (self->data && !state->wide_heads)
         (void)gpu_tiles_decline(problem, &state->tiles);
-    if (error == gpuSuccess && is_sm90(self))
+    if (error == gpuSuccess && self->data == sm90)
         error = load_sm90(state, problem, device);
     return error == gpuSuccess ? allow_shared(state) : error;
 }
@@ -130,7 +121,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
-/* takes: sm90, more, splits, tiles, latent or NULL. */
+/* takes: sm90, splits, tiles, latent or NULL. */
 #define CANDIDATE(label, takes, named)                                                             \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
@@ -145,9 +136,6 @@ static const rope_candidate candidates[] = {
 #endif
     CANDIDATE(splits, splits, 0), CANDIDATE(tiles, tiles, 0),
     CANDIDATE(latent, latent, 0), CANDIDATE("generic", NULL, 0),
-#ifdef ROPEKIT_SM90
-    CANDIDATE(more, more, 1),
-#endif
 };
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,

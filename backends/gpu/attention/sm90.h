@@ -55,10 +55,6 @@ typedef struct gpu_sm90_call {
  * pages that do not lie in tiles of keys by 8 keys, by 16 with heads of more than 128. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
 
-/* Whether such a problem takes it on request alone: its soft cap, or the conversion of its cache,
- * has not been tested on a GPU. */
-int gpu_sm90_on_request(const rope_attention_problem *problem);
-
 /* Bytes of shared memory of a block. */
 int32_t gpu_sm90_shared(const rope_attention_problem *problem);
 
@@ -88,11 +84,6 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 static inline const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device) {
     (void)problem, (void)device;
     return NULL;
-}
-
-static inline int gpu_sm90_on_request(const rope_attention_problem *problem) {
-    (void)problem;
-    return 0;
 }
 
 static inline int32_t gpu_sm90_shared(const rope_attention_problem *problem) {

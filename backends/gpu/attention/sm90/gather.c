@@ -32,13 +32,11 @@ size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_si
                                                                                  : GATHER_MOST;
 }
 
-/* Where sequences may all have few queries, which this kernel leaves out, the launch is in vain. */
 int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
     const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
     const int64_t shares = s.k_heads > 0 ? s.q_heads / s.k_heads : 0;
     const double rows = (double)s.tokens * (double)shares;
-    const int varies = call->rope.position.cu_seqlens || call->q_lengths;
-    return (sm90_converts(p) ? !varies || rows >= GATHER_ROWS : pays(p, rows)) &&
+    return (sm90_converts(p) || pays(p, rows)) &&
            bytes_of(&s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
 }
 

@@ -181,10 +181,6 @@ static int takes_cache(const rope_attention_problem *p) {
                          p->v.dim_block == p->v_head_dim && !p->rotates[1] && takes_pages(p));
 }
 
-int gpu_sm90_on_request(const rope_attention_problem *p) {
-    return p->soft_cap > 0 || sm90_converts(p);
-}
-
 int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
     return p->cache != 0;
 }
