@@ -426,7 +426,7 @@ static void make_cached(attention_case *c, int64_t dim, int64_t keys, int64_t ap
  * element of q is less than 2^-126, that of some keys more than 2^65. */
 static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t tokens, int64_t keys,
                        int64_t page) {
-    enum { SEQUENCES = 2, HEADS = 2, ROOM = 32 };
+    enum { SEQUENCES = 2, HEADS = 2, ROOM = 700 };
     /* prompts of many rows a key are copied by GPUs alone */
     const int64_t shares = device_is_host() && tokens > 8 ? 2 : 16;
     make_plain(c, ROPE_BF16, dim, SEQUENCES * tokens, SEQUENCES * HEADS * keys + ROOM,
@@ -435,8 +435,8 @@ static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t to
              *v = (uint16_t *)(uintptr_t)c->args.v.in;
     uint16_t *const q = (uint16_t *)(uintptr_t)c->args.rope.q.in, *const q_end = c->args.out.data;
     const int64_t pages = SEQUENCES * keys / page, step = HEADS * dim, v_step = HEADS * v_dim;
-    int32_t *table = (int32_t *)(void *)(k + SEQUENCES * keys * step);
-    int64_t *lengths = (int64_t *)(void *)(table + 128);
+    int64_t *lengths = (int64_t *)(void *)(k + SEQUENCES * keys * step);
+    int32_t *table = (int32_t *)(void *)(lengths + SEQUENCES);
     for (int64_t n = 0; n < pages && page > 1; n++)
         table[n] = (int32_t)(5 * n % pages); /* 5 divides no such number */
     for (int64_t n = 0; n < SEQUENCES * keys; n++) {
@@ -505,6 +505,57 @@ TEST(attention_bits, pages_of_a_prompt) {
 
 TEST(attention_bits, pages_of_a_token) {
     check_pages(1);
+}
+
+/* Elements of a cache become 8 bits, times a scale of their head; or what these stand for. */
+static void make_coded(attention_case *c, int64_t count, int64_t dim, int coded) {
+    static const float scales[2] = {0x1p-6f, 0x1p-5f};
+    const void *data[2] = {c->args.k_cache.data, c->args.v_cache.data};
+    float *scale = (float *)(void *)(c->base.arena + c->base.bytes) - 2;
+    for (int t = 0; t < 2; t++)
+        for (int64_t i = 0; i < count; i++) {
+            const int8_t code = (int8_t)(i * (31 + t) % 251 - 125);
+            if (coded)
+                ((int8_t *)(uintptr_t)data[t])[i] = code;
+            else
+                oracle_store(ROPE_BF16, (void *)(uintptr_t)data[t], i, code * scales[i / dim % 2]);
+        }
+    if (!coded)
+        return;
+    memcpy(scale, scales, sizeof scales);
+    c->desc.k.dtype = c->desc.v.dtype = ROPE_I8;
+    c->desc.k.scale = c->desc.v.scale = ROPE_SCALE_HEAD;
+    c->args.k_cache.scale.data = c->args.v_cache.scale.data = scale;
+}
+
+/* Pages of 8 bits have the bits of what these stand for, also in a table so long that Hopper's
+ * kernel converts one head of a sequence after the other. */
+TEST(attention_bits, pages_of_8_bits) {
+    enum { TOKENS = 70, KEYS = 192, DIM = 128, PAGE = 16, LONG = 20000 };
+    const char *kernel;
+    attention_required();
+    device_not_provided("bits depend on the layout");
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        attention_case c[3];
+        unsigned char *result[3];
+        for (int i = 0; i < 3; i++) {
+            make_pages(&c[i], DIM, DIM, TOKENS, KEYS, PAGE);
+            make_coded(&c[i], 2 * KEYS * 2 * DIM, DIM, i > 0);
+            if (i == 2 && !device_is_host()) {
+                int32_t *table = (int32_t *)(uintptr_t)c[i].args.block_table;
+                memcpy(table + LONG, table + KEYS / PAGE, KEYS / PAGE * sizeof *table);
+                c[i].args.table_pages = LONG;
+            }
+            attention_describe(&c[i], kernel);
+            result[i] = arena_after(&c[i], kernel);
+            for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
+                check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "of 8 bits");
+        }
+        for (int i = 0; i < 3; i++) {
+            attention_free(&c[i]);
+            free(result[i]);
+        }
+    }
 }
 
 enum { PACKED = 4, PACKED_TOKENS = 26 };

@@ -129,6 +129,7 @@ TEST(attention_kernels, names_of_prompts_over_8_bits) {
         args.k_cache.data = memory_at(2);
         args.v_cache.data = memory_at(3);
         args.block_table = memory_at(5);
+        args.k_lengths = memory_at(6);
         args.pages = args.table_pages = 10;
         const char *name = rope_plan_kernel_of(plan, &args);
         CHECK(name && strcmp(name, "cuda:sm90") == 0, "%s", name ? name : rope_last_error());

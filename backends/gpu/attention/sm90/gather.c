@@ -5,10 +5,12 @@
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rows of queries of a key head, of all sequences together, from which it pays to gather keys of
- * pages that copies take so many keys of, or fewer; and of any pages; and the most bytes. */
+ * pages that copies take so many keys of, or fewer; and of any pages; and the most bytes, but those
+ * of one head of a sequence. */
 enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384, GATHER_MOST = 256 << 20 };
 
 int sm90_converts(const rope_attention_problem *p) {
@@ -20,24 +22,53 @@ static int pays(const rope_attention_problem *p, double rows) {
            rows >= (sm90_page_of(p) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
 }
 
-static double bytes_of(const gpu_attention_sizes *s, int32_t dim) {
-    return 2.0 * dim * (double)s->sequences * (double)s->k_tokens * (double)s->k_heads;
+/* Of keys and values of a sequence's head. */
+static double bytes_of(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    return 2.0 * (p->head_dim + p->v_head_dim) * (double)s->k_tokens;
+}
+
+/* How many of `count` there is room for, one at least. */
+static int64_t fit(double bytes, int64_t count) {
+    const double most = bytes > 0 ? floor(GATHER_MOST / bytes) : (double)count;
+    return most < 1 ? 1 : most < (double)count ? (int64_t)most : count;
+}
+
+/* Converted keys and values of all sequences may be many times what a cache has. So they take turns
+ * in the same memory: some sequences, or some heads of one. */
+static sm90_part first_part(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    const double head = bytes_of(p, s), all = head * (double)s->k_heads;
+    return (sm90_part){.sequences = fit(all, s->sequences),
+                       .heads = all <= GATHER_MOST ? s->k_heads : fit(head, s->k_heads)};
 }
 
 /* Smaller calls may have fewer heads of k, hence more rows of each. */
 size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    const double bytes = bytes_of(s, p->head_dim + p->v_head_dim);
-    return !sm90_converts(p) && !pays(p, (double)s->tokens * (double)s->q_heads) ? 0
-           : bytes < GATHER_MOST                                                 ? (size_t)bytes
-                                                                                 : GATHER_MOST;
+    const sm90_part part = first_part(p, s);
+    return sm90_converts(p) || pays(p, (double)s->tokens * (double)s->q_heads)
+               ? (size_t)(bytes_of(p, s) * (double)part.heads * (double)part.sequences)
+               : 0;
 }
 
 int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
     const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
     const int64_t shares = s.k_heads > 0 ? s.q_heads / s.k_heads : 0;
-    const double rows = (double)s.tokens * (double)shares;
-    return (sm90_converts(p) || pays(p, rows)) &&
-           bytes_of(&s, p->head_dim + p->v_head_dim) <= GATHER_MOST;
+    return sm90_converts(p) ||
+           (pays(p, (double)s.tokens * (double)shares) &&
+            bytes_of(p, &s) * (double)s.k_heads * (double)s.sequences <= GATHER_MOST);
+}
+
+int sm90_next_part(const rope_attention_problem *p, const rope_attention_call *call,
+                   sm90_part *part) {
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
+    const sm90_part most = first_part(p, &s);
+    part->head += part->heads;
+    if (part->head >= s.k_heads) {
+        part->head = 0;
+        part->sequence += part->sequences;
+    }
+    part->sequences = gpu_at_most(s.sequences - part->sequence, most.sequences);
+    part->heads = gpu_at_most(s.k_heads - part->head, most.heads);
+    return part->sequences > 0;
 }
 
 static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operand *o, int32_t dim,
@@ -54,7 +85,8 @@ gpuError_t sm90_launch_gather(const gpu_sm90_call *l, rope_attention_call *rows)
     int few = l->leaves_few ? GPU_SPLIT_ROWS : 0, tile = sm90_keys_of_tile(p);
     sm90_gathered keys = rows_of(rows, &rows->k, p->head_dim, l->memory.gathered),
                   values = rows_of(rows, &rows->v, p->v_head_dim,
-                                   (char *)l->memory.gathered + (size_t)bytes_of(&s, p->head_dim));
+                                   (char *)l->memory.gathered +
+                                       2 * p->head_dim * s.k_heads * s.sequences * s.k_tokens);
     void *arguments[] = {(void *)(uintptr_t)p,
                          (void *)(uintptr_t)l->call,
                          (void *)(uintptr_t)&l->memory.failed,

@@ -36,6 +36,15 @@ int sm90_converts(const rope_attention_problem *problem);
 /* Whether keys and values of a call are gathered. */
 int sm90_gathers(const rope_attention_problem *problem, const rope_attention_call *call);
 
+/* What is gathered and attended at a time: sequences, and heads of their keys. */
+typedef struct sm90_part {
+    int64_t sequence, sequences, head, heads;
+} sm90_part;
+
+/* From nothing to the first part of a call, from one to the next; 0: there is none. */
+int sm90_next_part(const rope_attention_problem *problem, const rope_attention_call *call,
+                   sm90_part *part);
+
 /* Gathers those of a call; `rows` is as it, but has them in rows of sequences. */
 gpuError_t sm90_launch_gather(const gpu_sm90_call *launch, rope_attention_call *rows);
 

@@ -348,13 +348,12 @@ static gpuError_t launch_pages(const gpu_sm90_call *l) {
                              l->early);
 }
 
-gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
+/* first: the first launch of its call with these tickets. */
+static gpuError_t attend(const gpu_sm90_call *l, int first) {
     const rope_attention_problem *p = l->problem;
     const int looks = gpu_sm90_looks_at_pages(p), gathered = sm90_gathers(p, l->call);
     rope_attention_call call = *l->call;
-    gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
-    if (error == gpuSuccess && gathered)
-        error = sm90_launch_gather(l, &call);
+    gpuError_t error = gathered ? sm90_launch_gather(l, &call) : gpuSuccess;
     const sm90_view q = queries_of(p, &call), k = view_of(p, &call, &call.k, p->head_dim, gathered),
                     v = view_of(p, &call, &call.v, p->v_head_dim, gathered),
                     out = results_of(p, &call);
@@ -372,18 +371,85 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
         return cudaErrorInvalidValue;
     if (schedule.tiles <= ROUNDS * l->multiprocessors)
         schedule.tickets = NULL;
-    const int rotates = schedule.rotation.pairs > 0;
-    if (error == gpuSuccess && rotates)
-        error = launch_angles(l, looks ? l->follows_early : l->early);
-    else if (error == gpuSuccess && schedule.tickets)
+    const int rotates = schedule.rotation.pairs > 0,
+              resets = schedule.tickets && !(rotates && first);
+    if (error == gpuSuccess && resets)
         error = cudaMemsetAsync(schedule.tickets, 0, sizeof *schedule.tickets, l->stream);
     void *arguments[] = {&maps[0], &maps[1], &maps[2], &maps[3], &schedule, (void *)(uintptr_t)p,
                          &call,    &failed,  &cap};
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {SM90_THREADS, 1, 1};
-    const int early = rotates || looks ? l->follows_early && (rotates || !schedule.tickets)
-                                       : l->early && !schedule.tickets;
+    const int early = (rotates || looks ? l->follows_early : l->early) && !resets;
     return error == gpuSuccess ? gpu_launch_kernel(kernel_of(p), grid, block, arguments,
                                                    gpu_sm90_shared(p), l->stream, early)
                                : error;
+}
+
+static int64_t bytes_of(int32_t dtype) {
+    return dtype >= ROPE_F8E4M3 ? 1 : dtype == ROPE_F32 ? 4 : 2;
+}
+
+static const void *skip(const void *list, int64_t bytes) {
+    return list ? (const char *)list + bytes : NULL;
+}
+
+static void skip_cached(const rope_attention_problem *p, const rope_append_steps *steps,
+                        const sm90_part *part, rope_append_operand *o) {
+    const int64_t row = p->cache == ROPE_CACHE_SEQUENCE ? part->sequence : 0;
+    o->heads = part->heads;
+    o->cache = (char *)o->cache + (row * o->cache_stride[0] + part->head * o->cache_stride[2]) *
+                                      bytes_of(steps->store_dtype);
+    if (o->scale)
+        o->scale += row * o->scale_stride[0] + part->head * o->scale_stride[2];
+}
+
+/* A call of part of another, whose keys are cached and whose angles are known. */
+static rope_attention_call part_of(const rope_attention_problem *p, const rope_attention_call *call,
+                                   const sm90_part *part) {
+    rope_attention_call c = *call;
+    rope_operand *q = &c.rope.tensor[0];
+    rope_position_map *map = &c.rope.position;
+    const int64_t n = part->sequence, row = map->cu_seqlens ? 0 : n, width = map->wide ? 8 : 4,
+                  head = part->head * (q->heads / c.k.heads);
+    q->heads = part->heads * (q->heads / c.k.heads);
+    q->in = skip(q->in, 2 * (row * q->in_stride[0] + head * q->in_stride[2]));
+    q->out =
+        (void *)(uintptr_t)skip(q->out, 2 * (row * q->out_stride[0] + head * q->out_stride[2]));
+    c.out = (char *)c.out + 2 * (row * c.out_stride[0] + head * c.out_stride[2]);
+    if (c.lse)
+        c.lse += row * c.lse_stride[0] + head * c.lse_stride[2];
+    if (map->cu_seqlens)
+        map->sequences = part->sequences;
+    else
+        c.rope.batch = part->sequences;
+    map->cu_seqlens = skip(map->cu_seqlens, n * width);
+    c.q_lengths = skip(c.q_lengths, n * width);
+    c.k_lengths = skip(c.k_lengths, n * width);
+    c.sinks = skip(c.sinks, head * bytes_of(p->sink_dtype));
+    c.block_table = skip(c.block_table, n * c.table_stride[0] * (p->table_wide ? 8 : 4));
+    c.pages -= p->cache == ROPE_CACHE_SEQUENCE ? n : 0;
+    skip_cached(p, &p->k, part, &c.k);
+    skip_cached(p, &p->v, part, &c.v);
+    return c;
+}
+
+gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
+    const rope_attention_problem *p = l->problem;
+    const int looks = gpu_sm90_looks_at_pages(p);
+    gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
+    if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
+        error = launch_angles(l, looks ? l->follows_early : l->early);
+    if (!sm90_converts(p))
+        return error == gpuSuccess ? attend(l, 1) : error;
+    const size_t row = has_rows(l->call) ? (size_t)l->call->rope.tokens * gpu_sm90_angles(p) : 0;
+    sm90_part part = {0};
+    for (int first = 1; error == gpuSuccess && sm90_next_part(p, l->call, &part); first = 0) {
+        const rope_attention_call call = part_of(p, l->call, &part);
+        gpu_sm90_call one = *l;
+        one.call = &call;
+        one.memory.failed += part.sequence;
+        one.memory.angles = (char *)one.memory.angles + (size_t)part.sequence * row;
+        error = attend(&one, first);
+    }
+    return error;
 }
