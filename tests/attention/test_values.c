@@ -397,11 +397,12 @@ static void check_factors(const attention_case *c, const unsigned char *result, 
 
 TEST(attention_values, factors_from_the_least_to_the_largest) {
     static const double caps[] = {0, 1, 0x1p-60, 0x1p60};
-    for (int i = 0; i < 3 * 4 * 6; i++) {
+    for (int n = 0; n < 2 * 3 * 4 * 6; n++) {
         attention_case c;
+        const int i = n / 2, few = device_is_provider() ? 2 : 1; /* lse */
         const int32_t dtype = ROPE_F32 + i / 2 % 3;
         const double root = ldexp(1, (i / 6 % 3 - 1) * (dtype == ROPE_F16 ? 14 : 30));
-        make_dim(&c, dtype, i & 1 ? DIM_TILES : DIM, device_is_provider() ? 2 : 1, 3); /* lse */
+        make_dim(&c, dtype, i & 1 ? DIM_TILES : DIM, n & 1 ? 20 : few, 3);
         c.desc.mask = ROPE_MASK_FULL;
         c.desc.scale = root * root;
         c.desc.soft_cap = caps[i / 18];

@@ -13,6 +13,10 @@
  * of one head of a sequence. */
 enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384, GATHER_MOST = 256 << 20 };
 
+/* Blocks that convert on a multiprocessor: fewer begin in vain than there are tiles of few queries.
+ */
+enum { CONVERTERS = 16 };
+
 int sm90_converts(const rope_attention_problem *p) {
     return p->cache && (p->k.store_dtype != p->rope.dtype || p->v.store_dtype != p->rope.dtype);
 }
@@ -34,7 +38,8 @@ static int64_t fit(double bytes, int64_t count) {
 }
 
 /* Converted keys and values of all sequences may be many times what a cache has. So they take turns
- * in the same memory: some sequences, or some heads of one. */
+ * in the same memory: some sequences, or some heads of one. Not where sequences may all have few
+ * queries, which this kernel leaves out: these launches would be in vain. */
 static sm90_part first_part(const rope_attention_problem *p, const gpu_attention_sizes *s) {
     const double head = bytes_of(p, s), all = head * (double)s->k_heads;
     return (sm90_part){.sequences = fit(all, s->sequences),
@@ -52,9 +57,10 @@ size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_si
 int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
     const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
     const int64_t shares = s.k_heads > 0 ? s.q_heads / s.k_heads : 0;
-    return sm90_converts(p) ||
-           (pays(p, (double)s.tokens * (double)shares) &&
-            bytes_of(p, &s) * (double)s.k_heads * (double)s.sequences <= GATHER_MOST);
+    const double bytes = bytes_of(p, &s) * (double)s.k_heads * (double)s.sequences;
+    const int varies = call->rope.position.cu_seqlens || call->q_lengths;
+    return sm90_converts(p) ? !varies || bytes <= GATHER_MOST
+                            : pays(p, (double)s.tokens * (double)shares) && bytes <= GATHER_MOST;
 }
 
 int sm90_next_part(const rope_attention_problem *p, const rope_attention_call *call,
@@ -94,10 +100,12 @@ gpuError_t sm90_launch_gather(const gpu_sm90_call *l, rope_attention_call *rows)
                          &tile,
                          &keys,
                          &values};
-    const int64_t tiles = s.sequences * gpu_divide_up(s.k_tokens, SM90_GATHERED);
-    const dim3 grid = {(uint32_t)gpu_at_most(tiles, INT32_MAX), 1, 1},
+    const int converts = sm90_converts(p);
+    const int64_t tiles = s.sequences * gpu_divide_up(s.k_tokens, SM90_GATHERED),
+                  most = converts ? CONVERTERS * l->multiprocessors : INT32_MAX;
+    const dim3 grid = {(uint32_t)gpu_at_most(tiles, most), 1, 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
-    return gpu_launch_kernel(sm90_converts(p)
+    return gpu_launch_kernel(converts
                                  ? gpu_attention_sm90_convert_kernels[p->rope.dtype == ROPE_BF16]
                                  : gpu_attention_sm90_gather_kernel,
                              grid, block, arguments, 0, l->stream, l->follows_early);
