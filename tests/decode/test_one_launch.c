@@ -25,6 +25,7 @@ typedef struct one_launch {
     int32_t window, sinks, soft_cap;
     int32_t sequences, places; /* 0: SEQUENCES, PLACES */
     int32_t dim;               /* 0: 128 */
+    int32_t store, scale;      /* of the cache; 0: elements */
 } one_launch;
 
 static const one_launch cases[] = {
@@ -52,6 +53,18 @@ static const one_launch cases[] = {
     {ROPE_F16, 4, 4, .page_size = 16, .window = 37, .sinks = 1, .dim = 64},
     {ROPE_BF16, 3, 1, .by_sequence = 1, .soft_cap = 30, .dim = 64},
     {ROPE_BF16, 1, 7, .page_size = 48, .sequences = 96, .places = 950, .dim = 64},
+    /* caches of 8 bits */
+    {ROPE_BF16, 1, 4, .page_size = 16, .store = ROPE_F8E4M3},
+    {ROPE_BF16, 1, 8, .page_size = 48, .store = ROPE_F8E4M3, .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    {ROPE_F16, 4, 4, .page_size = 16, .window = 37, .store = ROPE_F8E4M3, .scale = ROPE_SCALE_HEAD},
+    {ROPE_F16, 2, 1, .by_sequence = 1, .store = ROPE_I8, .scale = ROPE_SCALE_TOKEN_HEAD},
+    {ROPE_BF16, 8, 2, .page_size = 32, .slots = 1, .store = ROPE_I8, .scale = ROPE_SCALE_TENSOR},
+    {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 320, .places = 64, .store = ROPE_I8,
+     .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    {ROPE_BF16, 1, 7, .page_size = 48, .sequences = 96, .places = 950, .dim = 64,
+     .norm = ROPE_NORM_ROUND_TWICE, .store = ROPE_F8E4M3, .scale = ROPE_SCALE_TENSOR},
+    {ROPE_F16, 8, 2, .page_size = 16, .window = 128, .sinks = 1, .dim = 64, .store = ROPE_I8,
+     .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
 };
 
 static int64_t dim_of(const one_launch *o) {
@@ -60,7 +73,8 @@ static int64_t dim_of(const one_launch *o) {
 
 /* The parts of an arena. */
 typedef struct parts {
-    size_t q, k, v, weight, sinks, cache[2], table, slots, lengths, starts, out, lse, flag, bytes;
+    size_t q, k, v, weight, sinks, cache[2], scale[2], table, slots, lengths, starts, out, lse,
+        flag, bytes;
 } parts;
 
 static size_t add(size_t *end, size_t bytes) {
@@ -89,6 +103,16 @@ static int64_t pages_of(const one_launch *o) {
     return o->by_sequence ? 1 : (places_of(o) + o->page_size - 1) / o->page_size;
 }
 
+/* Bytes of a head in the cache. */
+static size_t stored_of(const one_launch *o) {
+    return (size_t)dim_of(o) * (o->store ? 1 : 2);
+}
+
+/* Whether each token and head has a scale of its own. */
+static int scales_tokens(const one_launch *o) {
+    return o->scale == ROPE_SCALE_TOKEN_HEAD || o->scale == ROPE_SCALE_TOKEN_HEAD_MAX;
+}
+
 static parts parts_of(const one_launch *o) {
     const size_t head = (size_t)dim_of(o) * 2, sequences = (size_t)sequences_of(o),
                  tokens = sequences * (size_t)o->tokens, pages = sequences * (size_t)pages_of(o);
@@ -100,7 +124,10 @@ static parts parts_of(const one_launch *o) {
     p.weight = add(&p.bytes, 2 * head);
     p.sinks = add(&p.bytes, (size_t)(K_HEADS * o->group) * 2);
     for (int i = 0; i < 2; i++)
-        p.cache[i] = add(&p.bytes, pages * (size_t)page_size_of(o) * K_HEADS * head);
+        p.cache[i] = add(&p.bytes, pages * (size_t)page_size_of(o) * K_HEADS * stored_of(o));
+    for (int i = 0; i < 2; i++)
+        p.scale[i] =
+            add(&p.bytes, K_HEADS * 4 * (scales_tokens(o) ? pages * (size_t)page_size_of(o) : 1));
     p.table = add(&p.bytes, pages * 4);
     p.slots = add(&p.bytes, tokens * 4);
     p.lengths = add(&p.bytes, sequences * 4);
@@ -115,6 +142,20 @@ static void fill_numbers(decode_case *c, const one_launch *o, size_t from, size_
     for (size_t i = 0; i < bytes / 2; i++)
         oracle_store(o->dtype, c->append.base.arena + from, (int64_t)i,
                      random_real(&c->append.base.random, -2, 2));
+}
+
+/* Codes, and scales that make elements of at most 2 of them. */
+static void fill_codes(decode_case *c, const one_launch *o, const parts *p) {
+    const double largest = !o->scale ? 2 : o->store == ROPE_I8 ? 127 : 448;
+    test_random *r = &c->append.base.random;
+    for (int i = 0; i < 2 && o->store; i++) {
+        unsigned char *codes = c->append.base.arena + p->cache[i];
+        float *scales = (float *)(void *)(c->append.base.arena + p->scale[i]);
+        for (size_t n = 0; n < p->cache[1] - p->cache[0]; n++)
+            oracle_store(o->store, codes, (int64_t)n, random_real(r, -largest, largest));
+        for (size_t n = 0; n < (p->scale[1] - p->scale[0]) / 4; n++)
+            scales[n] = (float)(random_real(r, 1, 2) / largest);
+    }
 }
 
 /* Pages of a sequence lie anywhere. */
@@ -140,15 +181,22 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
 /* Places behind a sequence's keys, and ahead of its window, hold NaNs, which nothing reads. */
 static void spoil_rest(decode_case *c, const one_launch *o, const parts *p) {
     const int32_t *table = (const int32_t *)(const void *)(c->append.base.arena + p->table);
-    const int64_t size = page_size_of(o), pages = pages_of(o), head = K_HEADS * dim_of(o);
+    const int64_t size = page_size_of(o), pages = pages_of(o),
+                  token = K_HEADS * (int64_t)stored_of(o);
     for (int32_t s = 0; s < sequences_of(o); s++)
         for (int64_t n = 0; n < size * pages; n++) {
             const int64_t first = keys_of(o, s) - o->tokens,
                           page = o->by_sequence ? s : table[s * pages + n / size];
-            const int is_read = n < first && !(o->window && n <= first - o->window);
+            const int is_read = n < first && !(o->window && n <= first - o->window),
+                      is_new = n >= first && n < first + o->tokens,
+                      spoils_scale = scales_tokens(o) && !is_read &&
+                                     !(is_new && o->scale == ROPE_SCALE_TOKEN_HEAD);
             for (int i = 0; i < 2 && !is_read; i++)
-                memset(c->append.base.arena + p->cache[i] + (page * size + n % size) * head * 2,
-                       0xff, (size_t)head * 2);
+                memset(c->append.base.arena + p->cache[i] + (page * size + n % size) * token, 0xff,
+                       (size_t)token);
+            for (int i = 0; i < 2 && spoils_scale; i++)
+                memset(c->append.base.arena + p->scale[i] + (page * size + n % size) * K_HEADS * 4,
+                       0xff, K_HEADS * 4);
         }
 }
 
@@ -169,6 +217,8 @@ static void describe(decode_case *c, const one_launch *o) {
                : o->slots     ? ROPE_CACHE_SLOTS
                               : ROPE_CACHE_TABLE;
     a->page_size = page_size_of(o);
+    a->k.store_dtype = a->v.store_dtype = o->store;
+    a->k.scale = a->v.scale = o->scale;
     c->desc.window = o->window;
     c->desc.sink_dtype = o->sinks ? o->dtype : 0;
     c->desc.soft_cap = o->soft_cap;
@@ -180,7 +230,8 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     c->append.base.bytes = p->bytes;
     unsigned char *arena = c->append.base.arena = aligned_alloc(256, p->bytes);
     memset(arena, 0, p->bytes);
-    fill_numbers(c, o, 0, p->table);
+    fill_numbers(c, o, 0, p->scale[0]);
+    fill_codes(c, o, p);
     fill_lists(c, o, p);
     spoil_rest(c, o, p);
     describe(c, o);
@@ -197,6 +248,10 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     }
     a->k_cache.data = arena + p->cache[0];
     a->v_cache.data = arena + p->cache[1];
+    if (o->scale) {
+        a->k_cache.scale.data = arena + p->scale[0];
+        a->v_cache.scale.data = arena + p->scale[1];
+    }
     a->rope.sequence_offsets = arena + p->starts;
     a->pages = sequences_of(o) * pages_of(o);
     if (!o->by_sequence) {

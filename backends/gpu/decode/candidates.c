@@ -64,6 +64,8 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
         {"k_weight", k->weight},
         {"k_cache", k->cache},
         {"v_cache", v->cache},
+        {"k_cache.scale", k->scale},
+        {"v_cache.scale", v->scale},
         {"position_ids", a->rope.position.ids},
         {"sequence_offsets", a->rope.position.offsets},
         {"position_flag", a->rope.position_flag},

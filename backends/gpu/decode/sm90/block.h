@@ -11,23 +11,26 @@
 /* Less than every logit, and finite: a row that has seen no key has it as its largest. */
 #define DECODE_LOWEST (-3.40282347e38f)
 
-/* Numbers of a kernel of so many rows, and elements of heads. */
-template <int ROWS_, int DIM_> struct decode_shape {
+/* Numbers of a kernel of so many rows, and elements of heads, of which a cache may have codes. */
+template <int ROWS_, int DIM_, int CODES_> struct decode_shape {
     enum {
         ROWS = ROWS_,
         DIM = DIM_,
-        WARPS = SM90_DECODE_WARPS_OF(ROWS),
-        STAGES = SM90_DECODE_STAGES_OF(DIM),
+        CODES = CODES_,
+        WARPS = SM90_DECODE_WARPS_OF(ROWS, CODES),
+        STAGES = SM90_DECODE_STAGES_OF(DIM, CODES),
         TOKENS = SM90_DECODE_TOKENS_OF(ROWS),
-        TILES = ROWS > 8 ? ROWS / 8 : 1,                                /* of 8 rows, in products */
-        STEPS = DIM / 16,                                               /* of products */
-        LANES = DIM / 4,                                                /* that share a head */
-        EACH = ROWS / SM90_DECODE_HELPERS,                              /* rows of a helper */
+        TILES = ROWS > 8 ? ROWS / 8 : 1,   /* of 8 rows, in products */
+        REREADS = TILES > 1 || CODES,      /* queries, for each chunk: registers are few */
+        STEPS = DIM / 16,                  /* of products */
+        LANES = DIM / 4,                   /* that share a head */
+        EACH = ROWS / SM90_DECODE_HELPERS, /* rows of a helper */
         NEW = (TOKENS + SM90_DECODE_HELPERS - 1) / SM90_DECODE_HELPERS, /* tokens of a helper */
-        JOINERS = SM90_DECODE_JOINERS_OF(ROWS),
+        JOINERS = SM90_DECODE_JOINERS_OF(ROWS, CODES),
         AHEAD = SM90_DECODE_AHEAD,
         BEHIND = SM90_DECODE_BEHIND,
-        CHUNK_BYTES = SM90_DECODE_CHUNK_BYTES(DIM),
+        CHUNK_BYTES = SM90_DECODE_CHUNK_BYTES(DIM, CODES),
+        STORED = CODES ? DIM : 2 * DIM, /* bytes of a head in the cache */
         SLOT = 2 * CHUNK_BYTES,
         QUERY_BYTES = SM90_DECODE_QUERY_BYTES(DIM),
         SUM_FLOATS = SM90_DECODE_SUM_FLOATS(DIM)
@@ -61,21 +64,24 @@ template <class S> struct decode_block {
     char *queries; /* [item, row] */
     float *sums;   /* [item, warp, row] */
     uint32_t ring; /* [warp, stage], keys and values of a chunk */
+    float *scales; /* [warp, stage], of its keys, then of its values */
 };
 
 template <class S>
 GPU_FN decode_block<S> decode_block_of(char *memory, const sm90_decode_call *call) {
     static_assert(sizeof(decode_header<S>) <= 2048, "room for the header");
-    char *sums = memory + SM90_DECODE_RING_OF(S::ROWS, S::DIM),
-         *queries = sums + SM90_DECODE_SUMS_OF(S::ROWS, S::DIM),
+    char *sums = memory + SM90_DECODE_RING_OF(S::ROWS, S::DIM, S::CODES),
+         *queries = sums + SM90_DECODE_SUMS_OF(S::ROWS, S::DIM, S::CODES),
          *fresh = queries + SM90_DECODE_QUERIES_OF(S::ROWS, S::DIM),
-         *header = fresh + SM90_DECODE_FRESH_OF(S::ROWS, S::DIM);
+         *scales = fresh + SM90_DECODE_FRESH_OF(S::ROWS, S::DIM),
+         *header = scales + SM90_DECODE_SCALES_OF(S::ROWS, S::DIM, S::CODES);
     return {call,
             (decode_header<S> *)(void *)header,
             fresh,
             queries,
             (float *)(void *)sums,
-            (uint32_t)__cvta_generic_to_shared(memory)};
+            (uint32_t)__cvta_generic_to_shared(memory),
+            (float *)(void *)scales};
 }
 
 GPU_FN int decode_lane(void) {

@@ -4,9 +4,7 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_COMPUTE_H
 #define ROPEKIT_GPU_DECODE_SM90_COMPUTE_H
 
-#include "backends/gpu/attention/products.h"
-#include "backends/gpu/decode/sm90/block.h"
-#include "backends/gpu/tile/mma.h"
+#include "backends/gpu/decode/sm90/codes.h"
 
 /* A larger maximum by so much changes the unit of a row's weights, in powers of 2. */
 #define DECODE_GROWTH 8.0f
@@ -87,6 +85,10 @@ GPU_FN void decode_send(const decode_block<S> &b, const CUtensorMap *k, const CU
         decode_copy(to, k, full, {s.head, slot, page}, policy);
         decode_copy(to + S::CHUNK_BYTES, v, full, {s.head, slot, page}, policy);
     }
+    if (S::CODES && c->flags & SM90_DECODE_SCALED)
+        decode_copy_scales(c, decode_chunk_of(b, warp, s.slot).scales,
+                           decode_address(&b.header->full[warp][s.slot]), s.head, s.chunk, slot,
+                           page);
     s.failed = (s.failed & ~(1 << s.slot)) | (page < 0 ? 1 << s.slot : 0);
     s.slot = s.slot == S::STAGES - 1 ? 0 : s.slot + 1;
     s.sent++;
@@ -100,55 +102,13 @@ GPU_FN void decode_send(const decode_block<S> &b, const CUtensorMap *k, const CU
 
 /* --- products --- */
 
-GPU_FN void decode_matrices(uint32_t (&r)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-GPU_FN void decode_transposed(uint32_t (&r)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-GPU_FN uint32_t decode_transpose(uint32_t x) {
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
-/* The rows of an item as a warp has them: a lane has elements lane / 4 (and 8 more) of each 16, of
- * rows lane % 4 * 2 and the next of each tile. */
-template <class S> struct decode_rows {
-    uint32_t query[S::TILES > 1 ? 1 : S::TILES][S::STEPS]
-                  [2]; /* of one tile; more are read again for each chunk */
-    float out[S::TILES][S::STEPS][4];
-    float top[S::TILES][2], sum[S::TILES][2];
-};
-
-/* Where a lane's elements of queries are. */
-template <class S> GPU_FN const char *decode_queries_of(const decode_block<S> &b, int n) {
-    const int lane = decode_lane(), row = n % SM90_DECODE_AHEAD * S::TILES * 8 + lane / 4;
-    return b.queries + row * S::QUERY_BYTES + lane % 4 * 4;
-}
-
-template <class S>
-GPU_FN void decode_read_query(const char *from, int tile, int i, uint32_t (&query)[2]) {
-    const char *at = from + tile * 8 * S::QUERY_BYTES + i * 32;
-    query[0] = *(const uint32_t *)(const void *)at;
-    query[1] = *(const uint32_t *)(const void *)(at + 16);
-}
-
 template <class S> GPU_FN void decode_rows_begin(const char *queries, decode_rows<S> &rows) {
 #pragma unroll
     for (int t = 0; t < S::TILES; t++) {
 #pragma unroll
         for (int i = 0; i < S::STEPS; i++) {
-            if (S::TILES == 1)
-                decode_read_query<S>(queries, 0, i, rows.query[0][i]);
+            if (!S::REREADS)
+                decode_read_query<S>(queries, 0, i, rows.query[i]);
             rows.out[t][i][0] = rows.out[t][i][1] = rows.out[t][i][2] = rows.out[t][i][3] = 0;
         }
         rows.top[t][0] = rows.top[t][1] = DECODE_LOWEST;
@@ -156,15 +116,11 @@ template <class S> GPU_FN void decode_rows_begin(const char *queries, decode_row
     }
 }
 
-/* Logits of base 2 of 16 keys: of keys lane / 4 and 8 more. */
+/* Products of 16 keys and the queries, in two halves. */
 template <int DTYPE, class S>
-GPU_FN void decode_scores(const sm90_decode_call *c, uint32_t keys, const char *queries,
-                          const decode_rows<S> &rows, float (&s)[S::TILES][4]) {
+GPU_FN void decode_keys_times(uint32_t keys, const char *queries, const decode_rows<S> &rows,
+                              float (&s)[S::TILES][4], float (&odd)[S::TILES][4]) {
     const int lane = decode_lane(), row = lane % 8 + lane / 8 % 2 * 8, column = lane / 16;
-    float odd[S::TILES][4] = {};
-#pragma unroll
-    for (int t = 0; t < S::TILES; t++)
-        s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
 #pragma unroll
     for (int i = 0; i < S::STEPS; i += 2) {
         uint32_t x[4], y[4];
@@ -172,9 +128,9 @@ GPU_FN void decode_scores(const sm90_decode_call *c, uint32_t keys, const char *
         decode_matrices(y, decode_at(keys, row, i * 2 + 2 + column));
 #pragma unroll
         for (int t = 0; t < S::TILES; t++) {
-            if (S::TILES == 1) {
-                gpu_mma<DTYPE>(s[t], x, rows.query[0][i]);
-                gpu_mma<DTYPE>(odd[t], y, rows.query[0][i + 1]);
+            if constexpr (!S::REREADS) {
+                gpu_mma<DTYPE>(s[t], x, rows.query[i]);
+                gpu_mma<DTYPE>(odd[t], y, rows.query[i + 1]);
             } else {
                 uint32_t query[2][2];
                 decode_read_query<S>(queries, t, i, query[0]);
@@ -184,6 +140,20 @@ GPU_FN void decode_scores(const sm90_decode_call *c, uint32_t keys, const char *
             }
         }
     }
+}
+
+/* Logits of base 2 of 16 keys: of keys lane / 4 and 8 more. */
+template <int DTYPE, class S, int STORE>
+GPU_FN void decode_scores(const sm90_decode_call *c, const decode_chunk &at, const char *queries,
+                          const decode_rows<S> &rows, float (&s)[S::TILES][4]) {
+    float odd[S::TILES][4] = {};
+#pragma unroll
+    for (int t = 0; t < S::TILES; t++)
+        s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
+    if constexpr (S::CODES)
+        decode_codes_times<DTYPE, S, STORE>(at, queries, s, odd);
+    else
+        decode_keys_times<DTYPE, S>(at.keys, queries, rows, s, odd);
 #pragma unroll
     for (int t = 0; t < S::TILES; t++)
 #pragma unroll
@@ -236,16 +206,10 @@ template <class S> GPU_FN void decode_weigh(decode_rows<S> &rows, float (&s)[S::
     }
 }
 
-/* Adds weights times values. */
 template <int DTYPE, class S>
-GPU_FN void decode_add(uint32_t values, const float (&s)[S::TILES][4], decode_rows<S> &rows) {
+GPU_FN void decode_add_values(uint32_t values, const uint32_t (&weights)[S::TILES][2],
+                              decode_rows<S> &rows) {
     const int lane = decode_lane(), row = lane % 8 + lane / 16 * 8, column = lane / 8 % 2;
-    uint32_t weights[S::TILES][2];
-#pragma unroll
-    for (int t = 0; t < S::TILES; t++) {
-        weights[t][0] = decode_transpose(gpu_join<DTYPE>(s[t][0], s[t][1]));
-        weights[t][1] = decode_transpose(gpu_join<DTYPE>(s[t][2], s[t][3]));
-    }
 #pragma unroll
     for (int i = 0; i < S::STEPS; i++) {
         uint32_t x[4];
@@ -256,6 +220,22 @@ GPU_FN void decode_add(uint32_t values, const float (&s)[S::TILES][4], decode_ro
     }
 }
 
+/* Adds weights times values. */
+template <int DTYPE, class S, int STORE>
+GPU_FN void decode_add(const decode_chunk &at, const float (&s)[S::TILES][4],
+                       decode_rows<S> &rows) {
+    uint32_t weights[S::TILES][2];
+#pragma unroll
+    for (int t = 0; t < S::TILES; t++) {
+        weights[t][0] = decode_transpose(gpu_join<DTYPE>(s[t][0], s[t][1]));
+        weights[t][1] = decode_transpose(gpu_join<DTYPE>(s[t][2], s[t][3]));
+    }
+    if constexpr (S::CODES)
+        decode_add_codes<DTYPE, S, STORE>(at, weights, rows);
+    else
+        decode_add_values<DTYPE, S>(at.values, weights, rows);
+}
+
 /* --- the last chunks --- */
 
 GPU_FN void decode_write_word(uint32_t to, uint32_t x) {
@@ -264,9 +244,9 @@ GPU_FN void decode_write_word(uint32_t to, uint32_t x) {
 
 /* Puts new tokens of item n into their chunk. */
 template <class S>
-GPU_FN void decode_put_new(const decode_block<S> &b, int n, int chunk, uint32_t keys) {
+GPU_FN void decode_put_new(const decode_block<S> &b, int n, int chunk, const decode_chunk &to) {
+    enum { WORDS = S::STORED / 4 };
     const int lane = decode_lane();
-    const uint32_t values = keys + S::CHUNK_BYTES;
     for (int i = 0; i < b.call->tokens; i++) {
         const int place = b.header->place[n % SM90_DECODE_AHEAD][i],
                   row = place % SM90_DECODE_CHUNK;
@@ -276,24 +256,28 @@ GPU_FN void decode_put_new(const decode_block<S> &b, int n, int chunk, uint32_t 
             (const uint32_t *)(const void *)(b.fresh +
                                              (n % SM90_DECODE_AHEAD * S::TOKENS + i) * 4 * S::DIM);
 #pragma unroll
-        for (int at = 0; at < S::DIM / 2; at += 32) {
-            const int column = (at + lane) / 4;
-            decode_write_word(decode_at(keys, row, column) + lane % 4 * 4, from[at + lane]);
-            decode_write_word(decode_at(values, row, column) + lane % 4 * 4,
-                              from[S::DIM / 2 + at + lane]);
+        for (int at = lane; at < WORDS; at += 32) {
+            decode_write_word(decode_at(to.keys, row, at / 4) + at % 4 * 4, from[at]);
+            decode_write_word(decode_at(to.values, row, at / 4) + at % 4 * 4, from[WORDS + at]);
         }
+        if (S::CODES && lane < 2)
+            to.scales[lane * SM90_DECODE_CHUNK + row] = rope_bits_float(from[2 * WORDS + lane]);
     }
     __syncwarp();
 }
 
 /* Values of keys begin..end - 1 of a chunk become 0, so that what is there, even a NaN, times a
  * weight of 0 is 0. */
-template <class S> GPU_FN void decode_clear(uint32_t values, int begin, int end) {
-    const int lane = decode_part_lane<S>();
+template <class S>
+GPU_FN void decode_clear(const sm90_decode_call *c, const decode_chunk &at, int begin, int end) {
+    const int lane = decode_lane();
     __syncwarp();
-    for (int row = max(begin, 0); row < min(end, (int)SM90_DECODE_CHUNK) && decode_writes<S>();
-         row++)
-        sm90_write_two(decode_at(values, row, lane / 2) + lane % 2 * 8, {0, 0});
+    for (int row = max(begin, 0); row < min(end, (int)SM90_DECODE_CHUNK); row++) {
+        if (lane < S::STORED / 8)
+            sm90_write_two(decode_at(at.values, row, lane / 2) + lane % 2 * 8, {0, 0});
+        if (S::CODES && c->flags & SM90_DECODE_SCALED && lane == 0)
+            at.scales[SM90_DECODE_CHUNK + row] = 0;
+    }
     __syncwarp();
 }
 
@@ -306,7 +290,7 @@ GPU_FN int decode_token_of(const sm90_decode_call *c, int tile, int h) {
 /* Takes the keys out that rows do not see. */
 template <class S>
 GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&s)[S::TILES][4]) {
-    const int key = decode_lane() / 4;
+    const int key = S::CODES ? decode_row_of(decode_lane() / 4) : decode_lane() / 4;
 #pragma unroll
     for (int t = 0; t < S::TILES; t++)
 #pragma unroll
@@ -321,9 +305,9 @@ GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&
 /* Adds the rows of one token after the other. Values that a token does not see are cleared before:
  * the last token's rows are first. Where windows begin the first token's are. No chunk has both
  * ends of several tokens. */
-template <int DTYPE, class S>
+template <int DTYPE, class S, int STORE>
 GPU_FN void decode_add_by_token(const sm90_decode_call *c, int keys, int first, bool begins,
-                                uint32_t values, const float (&s)[S::TILES][4],
+                                const decode_chunk &at, const float (&s)[S::TILES][4],
                                 decode_rows<S> &rows) {
 #pragma unroll 1
     for (int n = 0; n < c->tokens; n++) {
@@ -334,32 +318,31 @@ GPU_FN void decode_add_by_token(const sm90_decode_call *c, int keys, int first, 
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 own[t][e] = decode_token_of(c, t, e % 2) == i ? s[t][e] : 0;
-        decode_clear<S>(values, decode_seen(c, keys, i) - first, SM90_DECODE_CHUNK);
-        decode_clear<S>(values, 0, decode_seen_from(c, keys, i) - first);
-        decode_add<DTYPE, S>(values, own, rows);
+        decode_clear<S>(c, at, decode_seen(c, keys, i) - first, SM90_DECODE_CHUNK);
+        decode_clear<S>(c, at, 0, decode_seen_from(c, keys, i) - first);
+        decode_add<DTYPE, S, STORE>(at, own, rows);
     }
     sm90_writes_known();
 }
 
 /* A chunk. is_whole: it has no new tokens, and every row sees its keys. */
-template <int DTYPE, class S>
+template <int DTYPE, class S, int STORE>
 GPU_FN void decode_attend(const decode_block<S> &b, int n, int keys, int chunk, bool is_whole,
-                          uint32_t at, decode_rows<S> &rows) {
+                          const decode_chunk &at, decode_rows<S> &rows) {
     const sm90_decode_call *c = b.call;
     const int first = chunk * SM90_DECODE_CHUNK;
     float s[S::TILES][4];
     if (!is_whole)
         decode_put_new<S>(b, n, chunk, at);
-    decode_scores<DTYPE, S>(c, at, decode_queries_of<S>(b, n), rows, s);
+    decode_scores<DTYPE, S, STORE>(c, at, decode_queries_of<S>(b, n), rows, s);
     if (!is_whole)
         decode_mask<S>(c, keys, first, s);
     decode_weigh<S>(rows, s);
     if (!is_whole)
-        decode_add_by_token<DTYPE, S>(c, keys, first,
-                                      first < decode_seen_from(c, keys, c->tokens - 1),
-                                      at + S::CHUNK_BYTES, s, rows);
+        decode_add_by_token<DTYPE, S, STORE>(
+            c, keys, first, first < decode_seen_from(c, keys, c->tokens - 1), at, s, rows);
     else
-        decode_add<DTYPE, S>(at + S::CHUNK_BYTES, s, rows);
+        decode_add<DTYPE, S, STORE>(at, s, rows);
 }
 
 /* --- items --- */
@@ -368,7 +351,9 @@ template <class S>
 GPU_FN void decode_hand_over(const decode_block<S> &b, int at, int warp, bool failed,
                              decode_rows<S> &rows) {
     const int lane = decode_lane();
-    float *to = b.sums + (at * S::WARPS + warp) * S::ROWS * S::SUM_FLOATS + lane / 4;
+    enum { STEP = S::CODES ? 1 : 8 };
+    float *to = b.sums + (at * S::WARPS + warp) * S::ROWS * S::SUM_FLOATS +
+                (S::CODES ? lane / 4 * 2 : lane / 4);
 #pragma unroll
     for (int t = 0; t < S::TILES; t++)
 #pragma unroll
@@ -381,7 +366,7 @@ GPU_FN void decode_hand_over(const decode_block<S> &b, int at, int warp, bool fa
 #pragma unroll
             for (int i = 0; i < S::STEPS; i++) {
                 to[row * S::SUM_FLOATS + i * 16] = rows.out[t][i][h];
-                to[row * S::SUM_FLOATS + i * 16 + 8] = rows.out[t][i][h + 2];
+                to[row * S::SUM_FLOATS + i * 16 + STEP] = rows.out[t][i][h + 2];
             }
         }
 }
@@ -399,6 +384,8 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
     const int lane = decode_lane();
     decode_walk walk = decode_begin(c, read, true);
     decode_copies copies = {walk};
+    if (S::CODES && !(c->flags & SM90_DECODE_SCALED))
+        decode_scales_begin(b, warp);
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         if (!copies.known && copies.chunk >= copies.end)
@@ -429,8 +416,13 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
             is_fresh |= !is_whole;
             sm90_wait(decode_address(&b.header->full[warp][slot]), phase);
             failed |= copies.failed >> slot & 1;
-            decode_attend<DTYPE, S>(b, n, item.keys, chunk, is_whole,
-                                    b.ring + (uint32_t)(warp * S::STAGES + slot) * S::SLOT, rows);
+            const decode_chunk at = decode_chunk_of(b, warp, slot);
+            if constexpr (!S::CODES)
+                decode_attend<DTYPE, S, 0>(b, n, item.keys, chunk, is_whole, at, rows);
+            else if (c->store == ROPE_F8E4M3)
+                decode_attend<DTYPE, S, ROPE_F8E4M3>(b, n, item.keys, chunk, is_whole, at, rows);
+            else
+                decode_attend<DTYPE, S, ROPE_I8>(b, n, item.keys, chunk, is_whole, at, rows);
             __syncwarp();
             decode_send<S>(b, k, v, copies, warp);
             slot = slot == S::STAGES - 1 ? 0 : slot + 1;

@@ -16,32 +16,36 @@ extern "C" {
  * splits, and join them.
  */
 enum {
-    SM90_DECODE_CHUNK = 16,   /* keys that a copy has */
-    SM90_DECODE_HELPERS = 4,  /* warps */
-    SM90_DECODE_ROWS = 16,    /* most rows of an item */
-    SM90_DECODE_TOKENS = 8,   /* most new tokens of a sequence */
-    SM90_DECODE_SPLITS = 64,  /* most splits of a sequence */
-    SM90_DECODE_DIMS = 2,     /* kernels by elements of heads: 64, 128 */
-    SM90_DECODE_INSTANCES = 3 /* of those, by rows: 4, 8, 16 */
+    SM90_DECODE_CHUNK = 16,    /* keys that a copy has */
+    SM90_DECODE_HELPERS = 4,   /* warps */
+    SM90_DECODE_ROWS = 16,     /* most rows of an item */
+    SM90_DECODE_TOKENS = 8,    /* most new tokens of a sequence */
+    SM90_DECODE_SPLITS = 64,   /* most splits of a sequence */
+    SM90_DECODE_DIMS = 2,      /* kernels by elements of heads: 64, 128 */
+    SM90_DECODE_INSTANCES = 3, /* of those, by rows: 4, 8, 16 */
+    SM90_DECODE_CODES = 2      /* of those of caches of 8 bits: 8, 16 */
 };
 
 /* Items whose queries, and whose sums, are in shared memory at a time. */
 enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
 
-/* Bytes of a chunk's keys, and of its values. */
-#define SM90_DECODE_CHUNK_BYTES(dim) (2 * SM90_DECODE_CHUNK * (dim))
+/* Bytes of a chunk's keys, and of its values; codes: of 8 bits, in rows of 128 bytes. */
+#define SM90_DECODE_CHUNK_BYTES(dim, codes)                                                        \
+    ((codes) ? 128 * SM90_DECODE_CHUNK : 2 * SM90_DECODE_CHUNK * (dim))
 
 /* Kernels of the i-th number of elements, and of rows: compute warps, and copies that each has
  * under way. */
 #define SM90_DECODE_DIM_OF(i) (64 << (i))
 #define SM90_DECODE_ROWS_OF(i) (4 << (i))
-#define SM90_DECODE_WARPS_OF(rows) ((rows) == 4 ? 8 : (rows) == 8 ? 7 : 6)
-#define SM90_DECODE_JOINERS_OF(rows) ((rows) == 16 ? 2 : 4)
-#define SM90_DECODE_STAGES_OF(dim) (384 / (dim))
+#define SM90_DECODE_WARPS_OF(rows, codes)                                                          \
+    ((rows) == 4 || ((codes) && (rows) == 8) ? 8 : (rows) == 8 ? 7 : 6)
+#define SM90_DECODE_JOINERS_OF(rows, codes) ((codes) || (rows) == 16 ? 2 : 4)
+#define SM90_DECODE_STAGES_OF(dim, codes) ((codes) ? 5 : 384 / (dim))
 /* Most new tokens of a sequence. */
 #define SM90_DECODE_TOKENS_OF(rows) ((rows) > 8 ? SM90_DECODE_TOKENS : 4)
-#define SM90_DECODE_THREADS_OF(rows)                                                               \
-    (32 * (SM90_DECODE_WARPS_OF(rows) + SM90_DECODE_HELPERS + SM90_DECODE_JOINERS_OF(rows)))
+#define SM90_DECODE_THREADS_OF(rows, codes)                                                        \
+    (32 * (SM90_DECODE_WARPS_OF(rows, codes) + SM90_DECODE_HELPERS +                               \
+           SM90_DECODE_JOINERS_OF(rows, codes)))
 
 /* Rows of queries in shared memory are of so many bytes, those of sums of so many floats: in other
  * banks. */
@@ -49,16 +53,22 @@ enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
 #define SM90_DECODE_SUM_FLOATS(dim) ((dim) + 4)
 
 /* Bytes of shared memory ahead of parts that are described in block.h. */
-#define SM90_DECODE_RING_OF(rows, dim)                                                             \
-    (2 * SM90_DECODE_CHUNK_BYTES(dim) * SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_STAGES_OF(dim))
-#define SM90_DECODE_SUMS_OF(rows, dim)                                                             \
-    (4 * SM90_DECODE_SUM_FLOATS(dim) * (rows)*SM90_DECODE_WARPS_OF(rows) * SM90_DECODE_BEHIND)
+#define SM90_DECODE_SLOTS_OF(rows, dim, codes)                                                     \
+    (SM90_DECODE_WARPS_OF(rows, codes) * SM90_DECODE_STAGES_OF(dim, codes))
+#define SM90_DECODE_RING_OF(rows, dim, codes)                                                      \
+    (2 * SM90_DECODE_CHUNK_BYTES(dim, codes) * SM90_DECODE_SLOTS_OF(rows, dim, codes))
+#define SM90_DECODE_SUMS_OF(rows, dim, codes)                                                      \
+    (4 * SM90_DECODE_SUM_FLOATS(dim) * (rows)*SM90_DECODE_WARPS_OF(rows, codes) *                  \
+     SM90_DECODE_BEHIND)
 #define SM90_DECODE_QUERIES_OF(rows, dim)                                                          \
     (SM90_DECODE_AHEAD * SM90_DECODE_QUERY_BYTES(dim) * ((rows) > 8 ? (rows) : 8))
 #define SM90_DECODE_FRESH_OF(rows, dim) (SM90_DECODE_AHEAD * 4 * (dim)*SM90_DECODE_TOKENS_OF(rows))
-#define SM90_DECODE_SHARED_OF(rows, dim)                                                           \
-    (SM90_DECODE_RING_OF(rows, dim) + SM90_DECODE_SUMS_OF(rows, dim) +                             \
-     SM90_DECODE_QUERIES_OF(rows, dim) + SM90_DECODE_FRESH_OF(rows, dim) + 2048)
+#define SM90_DECODE_SCALES_OF(rows, dim, codes)                                                    \
+    ((codes) ? 8 * SM90_DECODE_CHUNK * SM90_DECODE_SLOTS_OF(rows, dim, codes) : 0)
+#define SM90_DECODE_SHARED_OF(rows, dim, codes)                                                    \
+    (SM90_DECODE_RING_OF(rows, dim, codes) + SM90_DECODE_SUMS_OF(rows, dim, codes) +               \
+     SM90_DECODE_QUERIES_OF(rows, dim) + SM90_DECODE_FRESH_OF(rows, dim) +                         \
+     SM90_DECODE_SCALES_OF(rows, dim, codes) + 2048)
 
 /* Flags of a call. */
 enum {
@@ -66,7 +76,9 @@ enum {
     SM90_DECODE_WIDE_TABLE = 2,
     SM90_DECODE_WIDE_STARTS = 4,
     SM90_DECODE_WIDE_SLOTS = 8,
-    SM90_DECODE_CAUSAL = 16
+    SM90_DECODE_CAUSAL = 16,
+    SM90_DECODE_SCALED = 32,      /* codes have scales, ... */
+    SM90_DECODE_MAKES_SCALES = 64 /* ... those of new tokens made of them */
 };
 
 /* Heads of tokens, over [row, token, head] in bytes. */
@@ -75,10 +87,12 @@ typedef struct sm90_decode_heads {
     int64_t row, token, head;
 } sm90_decode_heads;
 
-/* The cache of k or v, over [page, slot, head] in bytes. */
+/* The cache of k or v, over [page, slot, head] in bytes, and its scales, in floats. */
 typedef struct sm90_decode_cache {
     char *data;
     int64_t page, slot, head;
+    float *scales; /* or NULL */
+    int64_t scale_page, scale_slot, scale_head;
 } sm90_decode_cache;
 
 /* A norm and a rotation of whole heads, ahead of the product or of the cache. */
@@ -119,6 +133,7 @@ typedef struct sm90_decode_call {
     /* 2^32 / page_chunks, k_heads, least_chunks and group, up; 0: 1 */
     uint32_t per_page, per_head, per_split, per_group;
     int32_t flags;  /* SM90_DECODE_ */
+    int32_t store;  /* type of codes */
     int32_t held;   /* tokens of a sequence's pages */
     int32_t stay;   /* copies of a warp that stay in the L2 */
     int32_t window; /* keys up to its own that a query sees; INT32_MAX / 2: all */
@@ -143,8 +158,10 @@ typedef struct sm90_decode_call {
 } sm90_decode_call;
 
 /* Of f16 and of bf16, by elements of heads and rows: (CUtensorMap k, v, sm90_decode_call), in
- * blocks of SM90_DECODE_THREADS_OF(rows), of which any number takes a call. */
+ * blocks of SM90_DECODE_THREADS_OF(rows, 0), of which any number takes a call; and those of codes,
+ * whose maps have each two as one of 16 bits. */
 extern const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_DIMS][SM90_DECODE_INSTANCES];
+extern const void *const gpu_decode_sm90_codes[2][SM90_DECODE_DIMS][SM90_DECODE_CODES];
 
 #ifdef __cplusplus
 }

@@ -38,12 +38,22 @@ static int is_norm(const rope_append_steps *s, int32_t dim, int32_t dtype) {
 }
 
 static int is_plain(const rope_append_steps *s, int32_t dim, int32_t dtype) {
-    return s->head_dim == dim && s->factor == 1 && s->store_dtype == dtype && !s->scale &&
-           (!s->norm || is_norm(s, dim, dtype));
+    return s->head_dim == dim && s->factor == 1 && (!s->norm || is_norm(s, dim, dtype));
 }
 
-static int is_cached_plain(const rope_append_steps *s, int32_t dim, int32_t dtype) {
-    return s->store_dtype == dtype && s->dim_block == dim;
+/* The type of a cache's codes, or 0 where it has elements. */
+static int32_t codes_of(const rope_decode_problem *p) {
+    const int32_t store = p->append->steps[ROPE_APPEND_K].store_dtype;
+    return store == p->append->rope.dtype ? 0 : store;
+}
+
+static int is_cached_plain(const rope_decode_problem *p, int32_t dim) {
+    const rope_append_steps *k = &p->append->steps[ROPE_APPEND_K],
+                            *v = &p->append->steps[ROPE_APPEND_V];
+    const int32_t codes = codes_of(p);
+    return k->store_dtype == v->store_dtype && k->scale == v->scale && k->dim_block == dim &&
+           v->dim_block == dim &&
+           (codes ? codes == ROPE_F8E4M3 || codes == ROPE_I8 : k->scale == 0);
 }
 
 const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
@@ -56,10 +66,11 @@ const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
         return "declined: dtype is not of 16 bits";
     if ((dim != SM90_DECODE_DIM_OF(0) && dim != SM90_DECODE_DIM_OF(1)) ||
         !is_plain(q, dim, dtype) || !is_plain(k, dim, dtype) || !is_plain(v, dim, dtype) ||
-        v->norm || !is_cached_plain(k, dim, dtype) || !is_cached_plain(v, dim, dtype))
-        return "declined: heads are not of 64 or 128 elements of dtype, or have a norm or a factor "
-               "of "
+        v->norm || q->scale || q->store_dtype != dtype)
+        return "declined: heads are not of 64 or 128 elements, or have a norm or a factor of "
                "another kind";
+    if (!is_cached_plain(problem, dim))
+        return "declined: k and v are not cached alike, in dtype, f8e4m3 or i8";
     if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
         return "declined: it rotates a part of heads, or not by exact angles of one axis";
     if (t->window_right != INT64_MAX || t->chunk != INT64_MAX || t->mask == ROPE_MASK_TREE ||
@@ -149,10 +160,19 @@ static gpu_decode_sizes sizes_of(const rope_decode_problem *p, const rope_decode
                               dim_of(p)};
 }
 
-static sm90_view cache_of(const rope_append_operand *o, int64_t pages, int64_t page_size,
-                          int32_t dim) {
-    return (sm90_view){o->cache, o->cache_stride, o->cache_stride[4], pages, page_size, o->heads,
-                       dim};
+/* A cache as tensor copies see it, of 16-bit elements: of codes two are one. */
+typedef struct cache_view {
+    int64_t stride[3];
+    sm90_view view; /* but for its strides */
+} cache_view;
+
+static cache_view cache_of(const rope_decode_problem *p, const rope_decode_call *call, int tensor) {
+    const rope_append_operand *o = &call->append.tensor[tensor];
+    const int64_t each = codes_of(p) ? 2 : 1;
+    return (cache_view){
+        {o->cache_stride[0] / each, o->cache_stride[1] / each, o->cache_stride[2] / each},
+        {o->cache, NULL, o->cache_stride[4], call->attention.pages, p->attention->page_size,
+         o->heads, (int32_t)(dim_of(p) / each)}};
 }
 
 /* Whether heads lie in words of so many elements. */
@@ -166,11 +186,20 @@ static int fits_heads(const rope_append_operand *o) {
            (uintptr_t)o->weight % 4 == 0;
 }
 
-static int fits_cache(const rope_append_operand *o, int64_t pages, int64_t page_size, int32_t dim) {
-    const int64_t stride[4] = {o->cache_stride[0], o->cache_stride[1], o->cache_stride[2],
-                               o->cache_stride[4]};
-    const sm90_view v = cache_of(o, pages, page_size, dim);
-    return in_words(o->cache, stride, 8) && sm90_map_fits(&v);
+static int fits_cache(const rope_decode_problem *p, const rope_decode_call *call, int tensor) {
+    const int64_t *given = call->append.tensor[tensor].cache_stride,
+                  stride[4] = {given[0], given[1], given[2], given[4]};
+    cache_view v = cache_of(p, call, tensor);
+    v.view.stride = v.stride;
+    return in_words(v.view.data, stride, codes_of(p) ? 16 : 8) && sm90_map_fits(&v.view);
+}
+
+static int encode_cache(const rope_decode_problem *p, const rope_decode_call *call, int tensor,
+                        CUtensorMap *map) {
+    cache_view v = cache_of(p, call, tensor);
+    v.view.stride = v.stride;
+    return sm90_map_encode(map, p->append->rope.dtype, &v.view, 1, CHUNK,
+                           codes_of(p) ? 1 : v.view.dim / 64);
 }
 
 /* 2^32 / n, rounded up; 0 for 1. */
@@ -201,8 +230,7 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     for (int i = 0; i < ROPE_APPEND_TENSORS; i++)
         if (!fits_heads(&a->tensor[i]))
             return 0;
-    return fits_cache(&a->tensor[ROPE_APPEND_K], t->pages, size, sizes.dim) &&
-           fits_cache(&a->tensor[ROPE_APPEND_V], t->pages, size, sizes.dim) &&
+    return fits_cache(p, call, ROPE_APPEND_K) && fits_cache(p, call, ROPE_APPEND_V) &&
            in_words(t->out, t->out_stride, 4);
 }
 
@@ -217,9 +245,16 @@ static sm90_decode_heads heads_of(const void *data, const int64_t stride[4]) {
                                2 * stride[2]};
 }
 
-static sm90_decode_cache store_of(const rope_append_operand *o) {
-    return (sm90_decode_cache){o->cache, 2 * o->cache_stride[0], 2 * o->cache_stride[1],
-                               2 * o->cache_stride[2]};
+/* bytes: of an element. */
+static sm90_decode_cache store_of(const rope_append_operand *o, int64_t bytes) {
+    return (sm90_decode_cache){o->cache,
+                               bytes * o->cache_stride[0],
+                               bytes * o->cache_stride[1],
+                               bytes * o->cache_stride[2],
+                               o->scale,
+                               o->scale_stride[0],
+                               o->scale_stride[1],
+                               o->scale_stride[2]};
 }
 
 static sm90_decode_steps steps_of(const rope_append_problem *p, const rope_append_call *call,
@@ -249,14 +284,16 @@ static void fill_cache(const rope_decode_problem *p, const rope_decode_call *cal
     const rope_attention_call *read = &call->attention;
     const rope_position_map *map = &write->rope.position;
     const int64_t size = p->attention->page_size;
+    const int32_t codes = codes_of(p), scale = a->steps[ROPE_APPEND_K].scale;
     d->table = p->attention->cache == ROPE_CACHE_TABLE ? read->block_table : NULL;
     d->table_row = read->table_stride[0];
     d->table_page = read->table_stride[1];
     d->pages = (int32_t)read->pages;
     d->page_chunks = (int32_t)gpu_divide_up(size, CHUNK);
     d->held = (int32_t)(read->table_pages * size);
-    d->k_cache = store_of(&write->tensor[ROPE_APPEND_K]);
-    d->v_cache = store_of(&write->tensor[ROPE_APPEND_V]);
+    d->store = codes;
+    d->k_cache = store_of(&write->tensor[ROPE_APPEND_K], codes ? 1 : 2);
+    d->v_cache = store_of(&write->tensor[ROPE_APPEND_V], codes ? 1 : 2);
     d->starts = write->starts ? write->starts : map->offsets;
     d->start = write->starts ? 0 : map->offset;
     d->slots = a->cache == ROPE_CACHE_SLOTS ? write->slots : NULL;
@@ -264,7 +301,8 @@ static void fill_cache(const rope_decode_problem *p, const rope_decode_call *cal
     d->slot_token = write->slot_stride[1];
     d->flags |= (p->attention->table_wide ? SM90_DECODE_WIDE_TABLE : 0) |
                 (map->wide ? SM90_DECODE_WIDE_STARTS : 0) |
-                (a->slot_wide ? SM90_DECODE_WIDE_SLOTS : 0);
+                (a->slot_wide ? SM90_DECODE_WIDE_SLOTS : 0) | (scale ? SM90_DECODE_SCALED : 0) |
+                (scale == ROPE_SCALE_TOKEN_HEAD_MAX ? SM90_DECODE_MAKES_SCALES : 0);
 }
 
 static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void *workspace,
@@ -275,7 +313,7 @@ static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void 
                                    (float *)(void *)((char *)workspace + bytes[0] + bytes[1])};
     d->most_splits = (int32_t)splits_of(sizes, multiprocessors);
     d->least_chunks = (int32_t)least_chunks(sizes);
-    d->stay = BYTES_STAY / (2 * SM90_DECODE_CHUNK_BYTES(sizes->dim));
+    d->stay = BYTES_STAY / (2 * CHUNK * sizes->dim * (d->store ? 1 : 2));
 }
 
 static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_sizes *sizes) {
@@ -319,16 +357,29 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
 
 /* --- launches --- */
 
-static size_t shared_of(int32_t instance, int32_t dim) {
-    return (size_t)(instance == 0   ? SM90_DECODE_SHARED_OF(4, dim)
-                    : instance == 1 ? SM90_DECODE_SHARED_OF(8, dim)
-                                    : SM90_DECODE_SHARED_OF(16, dim));
-}
+/* A kernel, and what its launches take. */
+typedef struct kernel {
+    const void *function;
+    uint32_t threads;
+    size_t shared;
+} kernel;
 
-static uint32_t threads_of(int32_t instance) {
-    return instance == 0   ? SM90_DECODE_THREADS_OF(4)
-           : instance == 1 ? SM90_DECODE_THREADS_OF(8)
-                           : SM90_DECODE_THREADS_OF(16);
+/* Of an instance by rows. */
+#define KERNEL(table, at, rows, dim, codes)                                                        \
+    (kernel) {                                                                                     \
+        (table)[at], SM90_DECODE_THREADS_OF(rows, codes), SM90_DECODE_SHARED_OF(rows, dim, codes)  \
+    }
+
+static kernel kernel_of(const rope_decode_problem *p, int32_t instance) {
+    const int32_t dim = dim_of(p), bf16 = p->append->rope.dtype == ROPE_BF16,
+                  wide = dim == SM90_DECODE_DIM_OF(1);
+    const void *const *elements = gpu_decode_sm90_kernels[bf16][wide],
+                      *const *codes = gpu_decode_sm90_codes[bf16][wide];
+    if (codes_of(p))
+        return instance < 2 ? KERNEL(codes, 0, 8, dim, 1) : KERNEL(codes, 1, 16, dim, 1);
+    return instance == 0   ? KERNEL(elements, 0, 4, dim, 0)
+           : instance == 1 ? KERNEL(elements, 1, 8, dim, 0)
+                           : KERNEL(elements, 2, 16, dim, 0);
 }
 
 int gpu_decode_sm90_runs(int32_t device) {
@@ -340,39 +391,30 @@ int gpu_decode_sm90_runs(int32_t device) {
            major == 9 && minor == 0;
 }
 
-static const void *const *kernels_of(int32_t dtype, int32_t dim) {
-    return gpu_decode_sm90_kernels[dtype == ROPE_BF16][dim == SM90_DECODE_DIM_OF(1)];
-}
-
 gpuError_t gpu_decode_sm90_load(const rope_decode_problem *problem, int32_t *early) {
-    const int32_t dim = dim_of(problem);
-    const void *const *kernels = kernels_of(problem->append->rope.dtype, dim);
-    gpuError_t error = gpu_kernels_load(kernels, SM90_DECODE_INSTANCES, early);
+    const void *functions[SM90_DECODE_INSTANCES];
+    for (int32_t i = 0; i < SM90_DECODE_INSTANCES; i++)
+        functions[i] = kernel_of(problem, i).function;
+    gpuError_t error = gpu_kernels_load(functions, SM90_DECODE_INSTANCES, early);
     for (int32_t i = 0; i < SM90_DECODE_INSTANCES && error == gpuSuccess; i++)
-        error = gpu_allow_shared(kernels[i], (int32_t)shared_of(i, dim));
+        error = gpu_allow_shared(functions[i], (int32_t)kernel_of(problem, i).shared);
     return error;
 }
 
 gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
     const gpu_decode_sizes sizes = sizes_of(l->problem, l->call);
-    const rope_append_operand *t = l->call->append.tensor;
-    const int64_t pages = l->call->attention.pages, page_size = l->problem->attention->page_size,
-                  rows = sizes.tokens * (sizes.q_heads / sizes.k_heads);
-    const int32_t instance = instance_of(rows, sizes.tokens),
-                  dtype = l->problem->append->rope.dtype;
-    const sm90_view k = cache_of(&t[ROPE_APPEND_K], pages, page_size, sizes.dim),
-                    v = cache_of(&t[ROPE_APPEND_V], pages, page_size, sizes.dim);
+    const int64_t rows = sizes.tokens * (sizes.q_heads / sizes.k_heads);
+    const kernel k = kernel_of(l->problem, instance_of(rows, sizes.tokens));
     sm90_decode_call call = call_of(l, &sizes);
     CUtensorMap maps[2];
-    if (!sm90_map_encode(&maps[0], dtype, &k, 1, CHUNK, sizes.dim / 64) ||
-        !sm90_map_encode(&maps[1], dtype, &v, 1, CHUNK, sizes.dim / 64))
+    if (!encode_cache(l->problem, l->call, ROPE_APPEND_K, &maps[0]) ||
+        !encode_cache(l->problem, l->call, ROPE_APPEND_V, &maps[1]))
         return cudaErrorInvalidValue;
     gpu_decode_sizes seen = sizes; /* of a window, with the rest of its first and last chunk */
     seen.k_tokens = gpu_at_most(sizes.k_tokens, call.window + sizes.tokens + 2 * CHUNK);
     const int64_t items = sizes.sequences * sizes.k_heads * splits_of(&seen, l->multiprocessors);
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
-               block = {threads_of(instance), 1, 1};
+               block = {k.threads, 1, 1};
     void *arguments[] = {&maps[0], &maps[1], &call};
-    return gpu_launch_kernel(kernels_of(dtype, sizes.dim)[instance], grid, block, arguments,
-                             shared_of(instance, sizes.dim), l->stream, l->early);
+    return gpu_launch_kernel(k.function, grid, block, arguments, k.shared, l->stream, l->early);
 }

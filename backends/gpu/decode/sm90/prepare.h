@@ -3,6 +3,8 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_PREPARE_H
 #define ROPEKIT_GPU_DECODE_SM90_PREPARE_H
 
+#include "backends/gpu/append/store.h"
+#include "backends/gpu/append/token.h"
 #include "backends/gpu/decode/sm90/block.h"
 #include "common/math/norm.h"
 
@@ -130,11 +132,19 @@ GPU_FN bool decode_caches(const decode_item &item, int index) {
                                : item.split == 0;
 }
 
-GPU_FN char *decode_cached(const sm90_decode_call *c, const sm90_decode_cache *cache, int head,
-                           int slot) {
-    const int page = decode_over(slot / SM90_DECODE_CHUNK, c->per_page);
-    return cache->data + page * cache->page +
-           (slot - page * c->page_chunks * SM90_DECODE_CHUNK) * cache->slot + head * cache->head;
+/* A head's place in the cache. */
+struct decode_place {
+    char *data;
+    float *scale;
+};
+
+GPU_FN decode_place decode_cached(const sm90_decode_call *c, const sm90_decode_cache *cache,
+                                  int head, int slot) {
+    const int page = decode_over(slot / SM90_DECODE_CHUNK, c->per_page),
+              token = slot - page * c->page_chunks * SM90_DECODE_CHUNK;
+    return {cache->data + page * cache->page + token * cache->slot + head * cache->head,
+            cache->scales + page * cache->scale_page + token * cache->scale_slot +
+                head * cache->scale_head};
 }
 
 GPU_FN const char *decode_head(const sm90_decode_heads *x, int sequence, int token, int head) {
@@ -256,6 +266,73 @@ GPU_FN void decode_prepare_queries(const decode_block<S> &b, const decode_consta
     }
 }
 
+/* The scale of a head's codes: the one in the cache, or written there. */
+template <int DTYPE, class S>
+GPU_FN float decode_scale(const sm90_decode_call *c, float *scale, decode_words x) {
+    if (!(c->flags & SM90_DECODE_SCALED))
+        return 1;
+    if (!(c->flags & SM90_DECODE_MAKES_SCALES))
+        return __uint_as_float(decode_read(scale));
+    const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
+    uint32_t most = max(max(rope_finite_magnitude(low.x), rope_finite_magnitude(low.y)),
+                        max(rope_finite_magnitude(high.x), rope_finite_magnitude(high.y)));
+    most = __reduce_max_sync(~0u, most);
+    const float made = rope_scale_of_largest(c->store, most);
+    if (decode_lane() == 0)
+        *scale = made;
+    return made;
+}
+
+/* A head to shared memory and to the cache, as codes behind which lies their scale. */
+template <int DTYPE, class S>
+GPU_FN void decode_write_codes(const sm90_decode_call *c, decode_place to, char *fresh, int tensor,
+                               decode_words x) {
+    const float scale = decode_scale<DTYPE, S>(c, to.scale, x);
+    const gpu_scale by = gpu_scale_from(scale);
+    const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
+    const float q[4] = {gpu_divided(low.x * by.up, by), gpu_divided(low.y * by.up, by),
+                        gpu_divided(high.x * by.up, by), gpu_divided(high.y * by.up, by)};
+    const uint32_t codes = gpu_four_8bit(c->store, q);
+    const bool is_scale = gpu_is_scale(scale);
+    if (decode_lane() == 0)
+        ((float *)(void *)(fresh + 2 * S::STORED))[tensor] = scale;
+    if (!is_scale && c->position_flag)
+        *c->position_flag = 1;
+#pragma unroll
+    for (int h = 0; h < 2 && decode_writes<S>(); h++) {
+        const int at = h * S::DIM / 2 + 2 * decode_part_lane<S>();
+        const uint16_t two = (uint16_t)(codes >> 16 * h);
+        *(uint16_t *)(void *)(fresh + tensor * S::STORED + at) = two;
+        if (is_scale)
+            *(uint16_t *)(void *)(to.data + at) = two;
+    }
+}
+
+/* Not inline: what else a helper keeps has no registers beside it. */
+template <int DTYPE, class S>
+static __device__ __noinline__ void decode_write_new_codes(const sm90_decode_call *c, int head,
+                                                           int slot, char *fresh, decode_words k,
+                                                           decode_words v) {
+#pragma unroll 1
+    for (int i = 0; i < 2; i++, k = v)
+        decode_write_codes<DTYPE, S>(
+            c, decode_cached(c, i == 0 ? &c->k_cache : &c->v_cache, head, slot), fresh, i, k);
+}
+
+/* A new token's key and value. */
+template <int DTYPE, class S>
+GPU_FN void decode_write_new(const sm90_decode_call *c, int head, int slot, char *fresh,
+                             decode_words k, decode_words v) {
+    if constexpr (S::CODES) {
+        decode_write_new_codes<DTYPE, S>(c, head, slot, fresh, k, v);
+    } else {
+        decode_write_words<S>(fresh, k);
+        decode_write_words<S>(fresh + S::STORED, v);
+        decode_write_words<S>(decode_cached(c, &c->k_cache, head, slot).data, k);
+        decode_write_words<S>(decode_cached(c, &c->v_cache, head, slot).data, v);
+    }
+}
+
 /* New tokens of item n to shared memory and to the cache. */
 template <int DTYPE, class S>
 GPU_FN void decode_prepare_fresh(const decode_block<S> &b, const decode_constants &by, int n,
@@ -276,11 +353,9 @@ GPU_FN void decode_prepare_fresh(const decode_block<S> &b, const decode_constant
             continue;
         const decode_words k = decode_stepped<DTYPE, S>(
             c, 1, by, decode_position(&c->steps[1], x.k_id[e], x.k_offset), x.k[e]);
-        char *fresh = b.fresh + (n % S::AHEAD * S::TOKENS + token) * 4 * S::DIM;
-        decode_write_words<S>(fresh, k);
-        decode_write_words<S>(fresh + 2 * S::DIM, x.v[e]);
-        decode_write_words<S>(decode_cached(c, &c->k_cache, item.head, slot), k);
-        decode_write_words<S>(decode_cached(c, &c->v_cache, item.head, slot), x.v[e]);
+        decode_write_new<DTYPE, S>(c, item.head, slot,
+                                   b.fresh + (n % S::AHEAD * S::TOKENS + token) * 4 * S::DIM, k,
+                                   x.v[e]);
     }
 }
 
