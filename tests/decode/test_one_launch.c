@@ -26,6 +26,7 @@ typedef struct one_launch {
     int32_t sequences, places; /* 0: SEQUENCES, PLACES */
     int32_t dim;               /* 0: 128 */
     int32_t store, scale;      /* of the cache; 0: elements */
+    int32_t ring, chunk;       /* 0: none */
 } one_launch;
 
 static const one_launch cases[] = {
@@ -65,6 +66,15 @@ static const one_launch cases[] = {
      .norm = ROPE_NORM_ROUND_TWICE, .store = ROPE_F8E4M3, .scale = ROPE_SCALE_TENSOR},
     {ROPE_F16, 8, 2, .page_size = 16, .window = 128, .sinks = 1, .dim = 64, .store = ROPE_I8,
      .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    /* rings, and chunks */
+    {ROPE_BF16, 1, 4, .page_size = 16, .ring = 512},
+    {ROPE_F16, 4, 2, .page_size = 32, .window = 100, .ring = 160},
+    {ROPE_BF16, 1, 8, .by_sequence = 1, .sinks = 1, .dim = 64, .ring = 1024},
+    {ROPE_BF16, 2, 4, .page_size = 48, .ring = 48, .store = ROPE_F8E4M3,
+     .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    {ROPE_F16, 8, 1, .page_size = 16, .ring = 128, .store = ROPE_I8, .scale = ROPE_SCALE_TENSOR},
+    {ROPE_BF16, 1, 4, .page_size = 16, .chunk = 512},
+    {ROPE_F16, 1, 8, .page_size = 16, .ring = 2048, .chunk = 128, .dim = 64},
 };
 
 static int64_t dim_of(const one_launch *o) {
@@ -100,7 +110,8 @@ static int64_t page_size_of(const one_launch *o) {
 }
 
 static int64_t pages_of(const one_launch *o) {
-    return o->by_sequence ? 1 : (places_of(o) + o->page_size - 1) / o->page_size;
+    const int64_t places = o->ring ? o->ring : places_of(o);
+    return o->by_sequence ? 1 : (places + o->page_size - 1) / o->page_size;
 }
 
 /* Bytes of a head in the cache. */
@@ -173,30 +184,47 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
         starts[s] = keys[s] - o->tokens;
         for (int32_t t = 0; t < o->tokens; t++) {
             const int32_t n = starts[s] + t, size = (int32_t)page_size_of(o);
-            slots[s * o->tokens + t] = n < 0 ? -1 : table[s * pages + n / size] * size + n % size;
+            if (o->slots)
+                slots[s * o->tokens + t] =
+                    n < 0 ? -1 : table[s * pages + n / size] * size + n % size;
         }
     }
 }
 
-/* Places behind a sequence's keys, and ahead of its window, hold NaNs, which nothing reads. */
+/* Whether the keys of a sequence that are there, ahead of its new tokens, have one in a place,
+ * which a query sees. */
+static int is_read(const one_launch *o, int32_t keys, int64_t place) {
+    const int64_t first = keys - o->tokens, ring = o->ring ? o->ring : INT32_MAX,
+                  index = place < first ? place + (first - 1 - place) / ring * ring : INT32_MAX;
+    return index < first && index >= keys - ring && !(o->window && index <= first - o->window) &&
+           !(o->chunk && index < (keys - 1) / o->chunk * o->chunk);
+}
+
+static int is_new(const one_launch *o, int32_t keys, int64_t place) {
+    for (int32_t n = keys - o->tokens; n < keys; n++)
+        if (n >= 0 && (o->ring ? n % o->ring : n) == place)
+            return 1;
+    return 0;
+}
+
+/* Other places hold NaNs, but for the scales that new tokens are given. */
 static void spoil_rest(decode_case *c, const one_launch *o, const parts *p) {
     const int32_t *table = (const int32_t *)(const void *)(c->append.base.arena + p->table);
-    const int64_t size = page_size_of(o), pages = pages_of(o),
-                  token = K_HEADS * (int64_t)stored_of(o);
+    const int64_t size = page_size_of(o), pages = pages_of(o);
+    const size_t token = K_HEADS * stored_of(o);
     for (int32_t s = 0; s < sequences_of(o); s++)
         for (int64_t n = 0; n < size * pages; n++) {
-            const int64_t first = keys_of(o, s) - o->tokens,
-                          page = o->by_sequence ? s : table[s * pages + n / size];
-            const int is_read = n < first && !(o->window && n <= first - o->window),
-                      is_new = n >= first && n < first + o->tokens,
-                      spoils_scale = scales_tokens(o) && !is_read &&
-                                     !(is_new && o->scale == ROPE_SCALE_TOKEN_HEAD);
-            for (int i = 0; i < 2 && !is_read; i++)
-                memset(c->append.base.arena + p->cache[i] + (page * size + n % size) * token, 0xff,
-                       (size_t)token);
-            for (int i = 0; i < 2 && spoils_scale; i++)
-                memset(c->append.base.arena + p->scale[i] + (page * size + n % size) * K_HEADS * 4,
-                       0xff, K_HEADS * 4);
+            const int32_t keys = keys_of(o, s);
+            const int64_t page = o->by_sequence ? s : table[s * pages + n / size],
+                          at = page * size + n % size;
+            if (is_read(o, keys, n))
+                continue;
+            for (int i = 0; i < 2; i++) {
+                memset(c->append.base.arena + p->cache[i] + (size_t)at * token, 0xff, token);
+                if (scales_tokens(o) && !(o->scale == ROPE_SCALE_TOKEN_HEAD && is_new(o, keys, n)))
+                    memset(c->append.base.arena + p->scale[i] + (size_t)at * K_HEADS * 4, 0xff,
+                           K_HEADS * 4);
+            }
         }
 }
 
@@ -219,7 +247,9 @@ static void describe(decode_case *c, const one_launch *o) {
     a->page_size = page_size_of(o);
     a->k.store_dtype = a->v.store_dtype = o->store;
     a->k.scale = a->v.scale = o->scale;
+    a->ring = o->ring;
     c->desc.window = o->window;
+    c->desc.chunk = o->chunk;
     c->desc.sink_dtype = o->sinks ? o->dtype : 0;
     c->desc.soft_cap = o->soft_cap;
 }

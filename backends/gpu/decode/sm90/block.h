@@ -165,7 +165,9 @@ GPU_FN int decode_chunks(int keys) {
 
 /* The first key that a sequence's query `token` sees. */
 GPU_FN int decode_seen_from(const sm90_decode_call *c, int keys, int token) {
-    return max(0, keys - (c->tokens - 1 - token) - c->window);
+    const int end = max(keys - (c->tokens - 1 - token), 1), /* behind its own index */
+        near = max(end - c->window, decode_over(end - 1, c->per_span) * c->span);
+    return max(0, max(keys - c->ring, near));
 }
 
 /* The first chunk of which a query sees a key. */
@@ -265,13 +267,18 @@ GPU_FN int decode_seen(const sm90_decode_call *c, int keys, int token) {
     return c->flags & SM90_DECODE_CAUSAL ? keys - (c->tokens - 1 - token) : keys;
 }
 
+/* Where a ring has a chunk: that of an index modulo its chunks. */
+GPU_FN int decode_around(const sm90_decode_call *c, int chunk) {
+    return chunk - decode_over(chunk, c->per_ring) * c->ring_chunks;
+}
+
 /* The page of a chunk of a sequence, which is there if the chunk is. */
 GPU_FN decode_raw decode_read_page(const sm90_decode_call *c, int sequence, int chunk) {
     if (!c->table)
         return {sequence, 0};
     return decode_read_index(c->table, c->flags & SM90_DECODE_WIDE_TABLE,
                              sequence * c->table_row +
-                                 decode_over(chunk, c->per_page) * c->table_page);
+                                 decode_over(decode_around(c, chunk), c->per_page) * c->table_page);
 }
 
 /* -1: the cache does not have it. */

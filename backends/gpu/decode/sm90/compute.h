@@ -75,8 +75,8 @@ GPU_FN void decode_send(const decode_block<S> &b, const CUtensorMap *k, const CU
             return;
     }
     const int page = __shfl_sync(~0u, decode_page(c, s.page), s.turn),
-              slot = (s.chunk - decode_over(s.chunk, c->per_page) * c->page_chunks) *
-                     SM90_DECODE_CHUNK;
+              chunk = decode_around(c, s.chunk),
+              slot = (chunk - decode_over(chunk, c->per_page) * c->page_chunks) * SM90_DECODE_CHUNK;
     if (decode_lane() == 0) {
         const uint32_t to = b.ring + (uint32_t)(warp * S::STAGES + s.slot) * S::SLOT,
                        full = decode_address(&b.header->full[warp][s.slot]);
@@ -87,7 +87,7 @@ GPU_FN void decode_send(const decode_block<S> &b, const CUtensorMap *k, const CU
     }
     if (S::CODES && c->flags & SM90_DECODE_SCALED)
         decode_copy_scales(c, decode_chunk_of(b, warp, s.slot).scales,
-                           decode_address(&b.header->full[warp][s.slot]), s.head, s.chunk, slot,
+                           decode_address(&b.header->full[warp][s.slot]), s.head, chunk, slot,
                            page);
     s.failed = (s.failed & ~(1 << s.slot)) | (page < 0 ? 1 << s.slot : 0);
     s.slot = s.slot == S::STAGES - 1 ? 0 : s.slot + 1;

@@ -132,11 +132,15 @@ typedef struct sm90_decode_call {
     int32_t most_splits, least_chunks; /* of a sequence; of a split, unless it is the only one */
     /* 2^32 / page_chunks, k_heads, least_chunks and group, up; 0: 1 */
     uint32_t per_page, per_head, per_split, per_group;
-    int32_t flags;  /* SM90_DECODE_ */
-    int32_t store;  /* type of codes */
-    int32_t held;   /* tokens of a sequence's pages */
-    int32_t stay;   /* copies of a warp that stay in the L2 */
-    int32_t window; /* keys up to its own that a query sees; INT32_MAX / 2: all */
+    /* 2^32 / ring_chunks and span, up; 0: 1. Without a ring, or spans, 1 */
+    uint32_t per_ring, per_span;
+    int32_t ring_chunks, span; /* 0: none; a query sees keys whose index has its quotient by span */
+    int32_t flags;             /* SM90_DECODE_ */
+    int32_t store;             /* type of codes */
+    int32_t held;              /* tokens of a sequence's pages */
+    int32_t stay;              /* copies of a warp that stay in the L2 */
+    int32_t window;            /* keys up to its own that a query sees; INT32_MAX / 2: all */
+    int32_t ring;              /* last keys that are there; INT32_MAX / 2: all */
     int32_t sink_dtype;
     const void *sinks; /* of heads of q */
     /* What scores are multiplied by ahead of tanh, or 0; and what then makes them logits of base

@@ -20,6 +20,19 @@ enum { BYTES_STAY = 5 * 8192 };
 /* Most items, slots and key heads, and chunks of a sequence. */
 enum { MOST = INT32_MAX / 2, MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };
 
+/* --- numbers --- */
+
+/* 2^32 / n, rounded up; 0 for 1. */
+static uint32_t reciprocal(int64_t n) {
+    return n > 1 ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)n - 1) / (uint64_t)n) : 0;
+}
+
+/* Whether numbers up to `most` are divided by n exactly through that. */
+static int divides(int64_t n, int64_t most) {
+    const uint64_t beyond = ((uint64_t)reciprocal(n) * (uint64_t)n) & UINT32_MAX;
+    return most <= UINT32_MAX / (int64_t)(beyond ? beyond : 1);
+}
+
 /* --- problems --- */
 
 static int32_t dim_of(const rope_decode_problem *p) {
@@ -56,6 +69,16 @@ static int is_cached_plain(const rope_decode_problem *p, int32_t dim) {
            (codes ? codes == ROPE_F8E4M3 || codes == ROPE_I8 : k->scale == 0);
 }
 
+static int is_ring(int64_t ring) {
+    return ring % CHUNK == 0 && ring >= 2 * CHUNK && ring <= (int64_t)MOST_CHUNKS * CHUNK &&
+           divides(ring / CHUNK, MOST / CHUNK);
+}
+
+/* Whether a query's chunk may begin behind key 0. */
+static int spans(const rope_attention_problem *p) {
+    return p->chunk < MOST;
+}
+
 const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
     const rope_append_problem *a = problem->append;
     const rope_attention_problem *t = problem->attention;
@@ -73,11 +96,15 @@ const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
         return "declined: k and v are not cached alike, in dtype, f8e4m3 or i8";
     if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
         return "declined: it rotates a part of heads, or not by exact angles of one axis";
-    if (t->window_right != INT64_MAX || t->chunk != INT64_MAX || t->mask == ROPE_MASK_TREE ||
-        !(t->scale > 0))
-        return "declined: there is a window to the right, a chunk, a tree or a scale below 0";
-    if (a->ring || (t->cache == ROPE_CACHE_TABLE && a->page_size % CHUNK))
-        return "declined: the cache is a ring, or pages are not of a multiple of 16 tokens";
+    if (t->window_right != INT64_MAX || t->mask == ROPE_MASK_TREE || !(t->scale > 0))
+        return "declined: there is a window to the right, a tree or a scale below 0";
+    if (t->cache == ROPE_CACHE_TABLE && a->page_size % CHUNK)
+        return "declined: pages are not of a multiple of 16 tokens";
+    if (a->ring && !is_ring(a->ring))
+        return "declined: the ring is of fewer than 32 tokens, or of chunks of 16 by whose number "
+               "an index is not divided exactly";
+    if (spans(t) && !divides(t->chunk, MOST))
+        return "declined: an index is not divided exactly by the chunk";
     return NULL;
 }
 
@@ -202,17 +229,6 @@ static int encode_cache(const rope_decode_problem *p, const rope_decode_call *ca
                            codes_of(p) ? 1 : v.view.dim / 64);
 }
 
-/* 2^32 / n, rounded up; 0 for 1. */
-static uint32_t reciprocal(int64_t n) {
-    return n > 1 ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)n - 1) / (uint64_t)n) : 0;
-}
-
-/* Whether numbers up to `most` are divided by n exactly through that. */
-static int divides(int64_t n, int64_t most) {
-    const uint64_t beyond = ((uint64_t)reciprocal(n) * (uint64_t)n) & UINT32_MAX;
-    return most <= UINT32_MAX / (int64_t)(beyond ? beyond : 1);
-}
-
 int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *call) {
     const rope_append_call *a = &call->append;
     const rope_attention_call *t = &call->attention;
@@ -220,7 +236,7 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
     if (!fits_sizes(&sizes) || a->rope.position.cu_seqlens || t->q_lengths || !t->k_lengths ||
         a->tensor[ROPE_APPEND_V].heads != sizes.k_heads ||
-        (sizes.tokens > 1 && p->attention->window < 2 * CHUNK))
+        (sizes.tokens > 1 && (p->attention->window < 2 * CHUNK || spans(p->attention))))
         return 0;
     if (sizes.k_tokens > (int64_t)MOST_CHUNKS * CHUNK || t->table_pages > MOST / size ||
         t->pages > MOST / (page_chunks * CHUNK) ||
@@ -292,6 +308,11 @@ static void fill_cache(const rope_decode_problem *p, const rope_decode_call *cal
     d->page_chunks = (int32_t)gpu_divide_up(size, CHUNK);
     d->held = (int32_t)(read->table_pages * size);
     d->store = codes;
+    d->ring = a->ring ? (int32_t)a->ring : MOST;
+    d->ring_chunks = (int32_t)(a->ring / CHUNK);
+    d->per_ring = a->ring ? reciprocal(d->ring_chunks) : 1;
+    if (a->ring && a->ring <= d->capacity)
+        d->capacity = MOST;
     d->k_cache = store_of(&write->tensor[ROPE_APPEND_K], codes ? 1 : 2);
     d->v_cache = store_of(&write->tensor[ROPE_APPEND_V], codes ? 1 : 2);
     d->starts = write->starts ? write->starts : map->offsets;
@@ -352,6 +373,8 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
     d.per_head = reciprocal(d.k_heads);
     d.per_split = reciprocal(d.least_chunks);
     d.per_group = reciprocal(d.group);
+    d.span = spans(l->problem->attention) ? (int32_t)l->problem->attention->chunk : 0;
+    d.per_span = d.span ? reciprocal(d.span) : 1;
     return d;
 }
 

@@ -113,15 +113,22 @@ GPU_FN int64_t decode_position(const sm90_decode_steps *s, decode_raw id, decode
     return rope_sum(rope_sum(decode_value(id, wide), decode_value(offset, wide)), s->offset);
 }
 
+/* A place of an index that is not below 0. */
+GPU_FN int decode_index_around(const sm90_decode_call *c, int index) {
+    return decode_around(c, index / SM90_DECODE_CHUNK) * SM90_DECODE_CHUNK +
+           index % SM90_DECODE_CHUNK;
+}
+
 /* The slot of a new token; -1: it is not to be cached, -2: it cannot be. */
 GPU_FN int decode_slot_of(const sm90_decode_call *c, decode_raw place, int index) {
-    const int size = c->page_chunks * SM90_DECODE_CHUNK, chunk = index / SM90_DECODE_CHUNK;
+    const int size = c->page_chunks * SM90_DECODE_CHUNK;
     if (c->slots) {
         const int64_t slot = decode_value(place, c->flags & SM90_DECODE_WIDE_SLOTS);
         return slot < 0 ? -1 : slot < (int64_t)c->pages * size ? (int)slot : -2;
     }
-    const int page = index >= 0 && index < c->held ? decode_page(c, place) : -1;
-    return page < 0 ? -2 : (page - decode_over(chunk, c->per_page)) * size + index;
+    const int at = index < 0 ? -1 : decode_index_around(c, index),
+              page = at >= 0 && at < c->held ? decode_page(c, place) : -1;
+    return page < 0 ? -2 : (page - decode_over(at / SM90_DECODE_CHUNK, c->per_page)) * size + at;
 }
 
 /* Whether an item is the one that caches a key: it has the key, or is the first or the last of a
@@ -179,7 +186,7 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
         if (c->slots)
             x.place[e] = decode_read_index(c->slots, c->flags & SM90_DECODE_WIDE_SLOTS,
                                            item.sequence * c->slot_row + token * c->slot_token);
-        else if (index >= 0 && index < c->held)
+        else if (index >= 0 && decode_index_around(c, index) < c->held)
             x.place[e] = decode_read_page(c, item.sequence, index / SM90_DECODE_CHUNK);
     }
 }
