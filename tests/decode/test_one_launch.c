@@ -26,7 +26,7 @@ typedef struct one_launch {
     int32_t sequences, places; /* 0: SEQUENCES, PLACES */
     int32_t dim;               /* 0: 128 */
     int32_t store, scale;      /* of the cache; 0: elements */
-    int32_t ring, chunk;       /* 0: none */
+    int32_t ring, chunk, tree; /* 0: none */
 } one_launch;
 
 static const one_launch cases[] = {
@@ -75,6 +75,14 @@ static const one_launch cases[] = {
     {ROPE_F16, 8, 1, .page_size = 16, .ring = 128, .store = ROPE_I8, .scale = ROPE_SCALE_TENSOR},
     {ROPE_BF16, 1, 4, .page_size = 16, .chunk = 512},
     {ROPE_F16, 1, 8, .page_size = 16, .ring = 2048, .chunk = 128, .dim = 64},
+    {ROPE_F16, 8, 2, .page_size = 16, .chunk = 32},
+    {ROPE_BF16, 8, 1, .page_size = 16, .window = 3},
+    /* trees */
+    {ROPE_BF16, 4, 4, .page_size = 16, .tree = 4},
+    {ROPE_F16, 8, 2, .page_size = 16, .slots = 1, .dim = 64, .tree = 100},
+    {ROPE_BF16, 3, 1, .by_sequence = 1, .tree = 20, .store = ROPE_F8E4M3},
+    {ROPE_BF16, 8, 1, .page_size = 32, .ring = 128, .tree = 33, .store = ROPE_I8,
+     .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
 };
 
 static int64_t dim_of(const one_launch *o) {
@@ -83,8 +91,8 @@ static int64_t dim_of(const one_launch *o) {
 
 /* The parts of an arena. */
 typedef struct parts {
-    size_t q, k, v, weight, sinks, cache[2], scale[2], table, slots, lengths, starts, out, lse,
-        flag, bytes;
+    size_t q, k, v, weight, sinks, cache[2], scale[2], table, slots, lengths, starts, bits, out,
+        lse, flag, bytes;
 } parts;
 
 static size_t add(size_t *end, size_t bytes) {
@@ -124,6 +132,16 @@ static int scales_tokens(const one_launch *o) {
     return o->scale == ROPE_SCALE_TOKEN_HEAD || o->scale == ROPE_SCALE_TOKEN_HEAD_MAX;
 }
 
+/* Words of a query's bits. */
+static size_t words_of(const one_launch *o) {
+    return (size_t)(o->tree + 31) / 32;
+}
+
+/* Keys of a tree that no query sees. */
+static int is_unseen(int64_t of_tree) {
+    return of_tree >= 0 && of_tree % 5 == 2;
+}
+
 static parts parts_of(const one_launch *o) {
     const size_t head = (size_t)dim_of(o) * 2, sequences = (size_t)sequences_of(o),
                  tokens = sequences * (size_t)o->tokens, pages = sequences * (size_t)pages_of(o);
@@ -143,6 +161,7 @@ static parts parts_of(const one_launch *o) {
     p.slots = add(&p.bytes, tokens * 4);
     p.lengths = add(&p.bytes, sequences * 4);
     p.starts = add(&p.bytes, sequences * 4);
+    p.bits = add(&p.bytes, tokens * words_of(o) * 4);
     p.out = add(&p.bytes, q * head);
     p.lse = add(&p.bytes, q * 4);
     p.flag = add(&p.bytes, 4);
@@ -191,13 +210,24 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
     }
 }
 
+static void fill_bits(decode_case *c, const one_launch *o, const parts *p) {
+    uint32_t *words = (uint32_t *)(void *)(c->append.base.arena + p->bits);
+    const size_t count = words_of(o);
+    for (size_t i = 0; i < (size_t)(sequences_of(o) * o->tokens) * count; i++)
+        for (int bit = 0; bit < 32; bit++)
+            if (!is_unseen((int64_t)(i % count) * 32 + bit) &&
+                random_chance(&c->append.base.random, 60))
+                words[i] |= 1u << bit;
+}
+
 /* Whether the keys of a sequence that are there, ahead of its new tokens, have one in a place,
  * which a query sees. */
 static int is_read(const one_launch *o, int32_t keys, int64_t place) {
     const int64_t first = keys - o->tokens, ring = o->ring ? o->ring : INT32_MAX,
                   index = place < first ? place + (first - 1 - place) / ring * ring : INT32_MAX;
     return index < first && index >= keys - ring && !(o->window && index <= first - o->window) &&
-           !(o->chunk && index < (keys - 1) / o->chunk * o->chunk);
+           !(o->chunk && index < first / o->chunk * o->chunk) &&
+           !(o->tree && is_unseen(index - (keys - o->tree)));
 }
 
 static int is_new(const one_launch *o, int32_t keys, int64_t place) {
@@ -250,6 +280,7 @@ static void describe(decode_case *c, const one_launch *o) {
     a->ring = o->ring;
     c->desc.window = o->window;
     c->desc.chunk = o->chunk;
+    c->desc.mask = o->tree ? ROPE_MASK_TREE : 0;
     c->desc.sink_dtype = o->sinks ? o->dtype : 0;
     c->desc.soft_cap = o->soft_cap;
 }
@@ -263,6 +294,7 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     fill_numbers(c, o, 0, p->scale[0]);
     fill_codes(c, o, p);
     fill_lists(c, o, p);
+    fill_bits(c, o, p);
     spoil_rest(c, o, p);
     describe(c, o);
     c->args = (rope_decode_args)ROPE_DECODE_ARGS_INIT;
@@ -291,6 +323,10 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     if (o->slots)
         a->slots = arena + p->slots;
     c->args.k_lengths = arena + p->lengths;
+    if (o->tree) {
+        c->args.tree_bits = arena + p->bits;
+        c->args.tree_keys = o->tree;
+    }
     c->args.sinks = o->sinks ? arena + p->sinks : NULL;
     c->args.out.data = arena + p->out;
     c->args.lse = (float *)(void *)(arena + p->lse);
@@ -337,6 +373,9 @@ static void check_alone(const decode_case *c, const one_launch *o, const parts *
         if (o->slots)
             a->slots = (const int32_t *)a->slots + s * o->tokens;
         alone.args.k_lengths = (const int32_t *)alone.args.k_lengths + s;
+        if (o->tree)
+            alone.args.tree_bits =
+                (const uint32_t *)alone.args.tree_bits + (size_t)(s * o->tokens) * words_of(o);
         CHECK_STATUS(ROPE_OK, decode_run(&alone, kernel, 0, result));
         CHECK(memcmp(result + p->out, expected + p->out + (size_t)s * bytes, bytes) == 0,
               "sequence %lld alone has other bits", (long long)s);

@@ -267,6 +267,29 @@ GPU_FN int decode_seen(const sm90_decode_call *c, int keys, int token) {
     return c->flags & SM90_DECODE_CAUSAL ? keys - (c->tokens - 1 - token) : keys;
 }
 
+/* Word n of a token's bits; those ahead of the tree are set. */
+GPU_FN uint32_t decode_tree_word(const sm90_decode_call *c, int sequence, int token, int n) {
+    return n < 0 ? ~0u
+           : n >= (c->tree_keys + 31) / 32
+               ? 0
+               : decode_read(c->tree_bits + sequence * c->tree_row + token * c->tree_token + n);
+}
+
+/* The keys of a chunk that a sequence's query `token` sees, a bit each. */
+GPU_FN uint32_t decode_sees(const sm90_decode_call *c, int sequence, int keys, int chunk,
+                            int token) {
+    const int first = chunk * SM90_DECODE_CHUNK,
+              begin = min(max(decode_seen_from(c, keys, token) - first, 0), 16),
+              end = min(max(decode_seen(c, keys, token) - first, 0), 16),
+              at = first - (keys - c->tree_keys);
+    const uint32_t sees = (0xffffu << begin & 0xffffu) & ~(0xffffu << end);
+    return c->tree_keys == 0 || at <= -SM90_DECODE_CHUNK
+               ? sees
+               : sees & __funnelshift_r(decode_tree_word(c, sequence, token, at >> 5),
+                                        decode_tree_word(c, sequence, token, (at >> 5) + 1),
+                                        at & 31);
+}
+
 /* Where a ring has a chunk: that of an index modulo its chunks. */
 GPU_FN int decode_around(const sm90_decode_call *c, int chunk) {
     return chunk - decode_over(chunk, c->per_ring) * c->ring_chunks;

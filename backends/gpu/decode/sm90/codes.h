@@ -1,16 +1,10 @@
 /* Caches of 8 bits. Copies bring codes, which become elements in the registers of a product, each
- * times its scale and rounded. So that no two of eight lanes read the same banks, a product's
- * keys 1, 3, 5 and 7 are those of rows 4 to 7. */
+ * times its scale and rounded. */
 #ifndef ROPEKIT_GPU_DECODE_SM90_CODES_H
 #define ROPEKIT_GPU_DECODE_SM90_CODES_H
 
 #include "backends/gpu/cache_element.h"
 #include "backends/gpu/decode/sm90/rows.h"
-
-/* The row of a chunk that a product has as its key. */
-GPU_FN int decode_row_of(int key) {
-    return (key & 8) | (key & 1) << 2 | (key & 7) >> 1;
-}
 
 /* Four elements, of whose pairs the first is times by.x. */
 template <int DTYPE, int STORE>
@@ -49,7 +43,7 @@ template <class S> GPU_FN void decode_scales_begin(const decode_block<S> &b, int
 template <int DTYPE, class S, int STORE>
 GPU_FN void decode_codes_times(const decode_chunk &at, const char *queries, float (&s)[S::TILES][4],
                                float (&odd)[S::TILES][4]) {
-    const int lane = decode_lane(), row = decode_row_of(lane / 4);
+    const int lane = decode_lane(), row = decode_row_of<S>(lane / 4);
     const float by[2] = {at.scales[row], at.scales[row + 8]};
 #pragma unroll 1 /* registers are few */
     for (int j = 0; j < S::STEPS / 4; j++) {
@@ -76,13 +70,13 @@ GPU_FN void decode_codes_times(const decode_chunk &at, const char *queries, floa
  * product. */
 template <int DTYPE, class S, int STORE>
 GPU_FN void decode_add_codes(const decode_chunk &at, const uint32_t (&weights)[S::TILES][2],
-                             decode_rows<S> &rows) {
-    const int lane = decode_lane(), row = decode_row_of(lane % 16), column = lane / 16;
+                             uint2 kept, decode_rows<S> &rows) {
+    const int lane = decode_lane(), row = decode_row_of<S>(lane % 16), column = lane / 16;
     float2 by[2];
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        by[h] = {at.scales[SM90_DECODE_CHUNK + decode_row_of(h * 8 + lane % 4 * 2)],
-                 at.scales[SM90_DECODE_CHUNK + decode_row_of(h * 8 + lane % 4 * 2 + 1)]};
+        by[h] = {at.scales[SM90_DECODE_CHUNK + decode_row_of<S>(h * 8 + lane % 4 * 2)],
+                 at.scales[SM90_DECODE_CHUNK + decode_row_of<S>(h * 8 + lane % 4 * 2 + 1)]};
 #pragma unroll
     for (int i = 0; i < S::STEPS; i += 2) {
         uint32_t codes[4];
@@ -93,6 +87,7 @@ GPU_FN void decode_add_codes(const decode_chunk &at, const uint32_t (&weights)[S
             decode_elements<DTYPE, STORE>(__byte_perm(codes[2 * j], 0, 0x3120), by[0], x[0], x[1]);
             decode_elements<DTYPE, STORE>(__byte_perm(codes[2 * j + 1], 0, 0x3120), by[1], x[2],
                                           x[3]);
+            decode_keep(x, kept);
 #pragma unroll
             for (int t = 0; t < S::TILES; t++)
                 gpu_mma<DTYPE>(rows.out[t][i + j], x, weights[t]);

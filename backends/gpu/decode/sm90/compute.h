@@ -172,8 +172,10 @@ GPU_FN void decode_scores(const sm90_decode_call *c, const decode_chunk &at, con
             s[t][i] *= c->unit;
 }
 
-/* Replaces logits by weights, and adds those to the rows' sums. */
-template <class S> GPU_FN void decode_weigh(decode_rows<S> &rows, float (&s)[S::TILES][4]) {
+/* Makes weights of logits: rounded, of row lane / 4 of each tile. Adds them to the rows' sums. */
+template <int DTYPE, class S>
+GPU_FN void decode_weigh(decode_rows<S> &rows, float (&s)[S::TILES][4],
+                         uint32_t (&weights)[S::TILES][2]) {
 #pragma unroll
     for (int t = 0; t < S::TILES; t++) {
         float top[2] = {fmaxf(s[t][0], s[t][2]), fmaxf(s[t][1], s[t][3])};
@@ -203,37 +205,34 @@ template <class S> GPU_FN void decode_weigh(decode_rows<S> &rows, float (&s)[S::
             s[t][i] = gpu_exp2(s[t][i] - rows.top[t][i % 2]);
         rows.sum[t][0] += s[t][0] + s[t][2];
         rows.sum[t][1] += s[t][1] + s[t][3];
+        weights[t][0] = decode_transpose(gpu_join<DTYPE>(s[t][0], s[t][1]));
+        weights[t][1] = decode_transpose(gpu_join<DTYPE>(s[t][2], s[t][3]));
     }
 }
 
 template <int DTYPE, class S>
-GPU_FN void decode_add_values(uint32_t values, const uint32_t (&weights)[S::TILES][2],
+GPU_FN void decode_add_values(uint32_t values, const uint32_t (&weights)[S::TILES][2], uint2 kept,
                               decode_rows<S> &rows) {
     const int lane = decode_lane(), row = lane % 8 + lane / 16 * 8, column = lane / 8 % 2;
 #pragma unroll
     for (int i = 0; i < S::STEPS; i++) {
         uint32_t x[4];
         decode_transposed(x, decode_at(values, row, i * 2 + column));
+        decode_keep(x, kept);
 #pragma unroll
         for (int t = 0; t < S::TILES; t++)
             gpu_mma<DTYPE>(rows.out[t][i], x, weights[t]);
     }
 }
 
-/* Adds weights times values. */
+/* Adds weights times values. kept: of values of keys that no such row sees 0 is left. */
 template <int DTYPE, class S, int STORE>
-GPU_FN void decode_add(const decode_chunk &at, const float (&s)[S::TILES][4],
+GPU_FN void decode_add(const decode_chunk &at, const uint32_t (&weights)[S::TILES][2], uint2 kept,
                        decode_rows<S> &rows) {
-    uint32_t weights[S::TILES][2];
-#pragma unroll
-    for (int t = 0; t < S::TILES; t++) {
-        weights[t][0] = decode_transpose(gpu_join<DTYPE>(s[t][0], s[t][1]));
-        weights[t][1] = decode_transpose(gpu_join<DTYPE>(s[t][2], s[t][3]));
-    }
     if constexpr (S::CODES)
-        decode_add_codes<DTYPE, S, STORE>(at, weights, rows);
+        decode_add_codes<DTYPE, S, STORE>(at, weights, kept, rows);
     else
-        decode_add_values<DTYPE, S>(at.values, weights, rows);
+        decode_add_values<DTYPE, S>(at.values, weights, kept, rows);
 }
 
 /* --- the last chunks --- */
@@ -263,86 +262,74 @@ GPU_FN void decode_put_new(const decode_block<S> &b, int n, int chunk, const dec
         if (S::CODES && lane < 2)
             to.scales[lane * SM90_DECODE_CHUNK + row] = rope_bits_float(from[2 * WORDS + lane]);
     }
+    sm90_writes_known();
     __syncwarp();
 }
 
-/* Values of keys begin..end - 1 of a chunk become 0, so that what is there, even a NaN, times a
- * weight of 0 is 0. */
-template <class S>
-GPU_FN void decode_clear(const sm90_decode_call *c, const decode_chunk &at, int begin, int end) {
-    const int lane = decode_lane();
-    __syncwarp();
-    for (int row = max(begin, 0); row < min(end, (int)SM90_DECODE_CHUNK); row++) {
-        if (lane < S::STORED / 8)
-            sm90_write_two(decode_at(at.values, row, lane / 2) + lane % 2 * 8, {0, 0});
-        if (S::CODES && c->flags & SM90_DECODE_SCALED && lane == 0)
-            at.scales[SM90_DECODE_CHUNK + row] = 0;
-    }
-    __syncwarp();
-}
-
-/* The token of a lane's row. */
-GPU_FN int decode_token_of(const sm90_decode_call *c, int tile, int h) {
-    const int row = tile * 8 + (int)threadIdx.x % 4 * 2 + h;
+GPU_FN int decode_token_of(const sm90_decode_call *c, int row) {
     return min(decode_over(row, c->per_group), c->tokens - 1);
 }
 
-/* Takes the keys out that rows do not see. */
+/* Takes the keys out that rows do not see. A lane has what the token of its number sees. */
 template <class S>
-GPU_FN void decode_mask(const sm90_decode_call *c, int keys, int first, float (&s)[S::TILES][4]) {
-    const int key = S::CODES ? decode_row_of(decode_lane() / 4) : decode_lane() / 4;
+GPU_FN void decode_mask(const sm90_decode_call *c, uint32_t sees, float (&s)[S::TILES][4]) {
+    const int key = decode_row_of<S>(decode_lane() / 4);
 #pragma unroll
     for (int t = 0; t < S::TILES; t++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int token = decode_token_of(c, t, h), end = decode_seen(c, keys, token) - first,
-                      begin = decode_seen_from(c, keys, token) - first;
-            s[t][h] = key >= begin && key < end ? s[t][h] : -INFINITY;
-            s[t][h + 2] = key + 8 >= begin && key + 8 < end ? s[t][h + 2] : -INFINITY;
+            const uint32_t bits =
+                __shfl_sync(~0u, sees, decode_token_of(c, t * 8 + decode_lane() % 4 * 2 + h)) >>
+                key;
+            s[t][h] = bits & 1 ? s[t][h] : -INFINITY;
+            s[t][h + 2] = bits >> 8 & 1 ? s[t][h + 2] : -INFINITY;
         }
 }
 
-/* Adds the rows of one token after the other. Values that a token does not see are cleared before:
- * the last token's rows are first. Where windows begin the first token's are. No chunk has both
- * ends of several tokens. */
+/* Adds the rows of one token after the other, without values that it does not see: even a weight of
+ * 0 times a NaN would be one. */
 template <int DTYPE, class S, int STORE>
-GPU_FN void decode_add_by_token(const sm90_decode_call *c, int keys, int first, bool begins,
-                                const decode_chunk &at, const float (&s)[S::TILES][4],
-                                decode_rows<S> &rows) {
+GPU_FN void decode_add_by_token(const sm90_decode_call *c, uint32_t sees, const decode_chunk &at,
+                                const uint32_t (&weights)[S::TILES][2], decode_rows<S> &rows) {
+    const int key = decode_lane() % 4 * 2;
 #pragma unroll 1
     for (int n = 0; n < c->tokens; n++) {
-        const int i = begins ? n : c->tokens - 1 - n;
-        float own[S::TILES][4];
+        const uint32_t bits = __shfl_sync(~0u, sees, n),
+                       pair = bits >> decode_row_of<S>(key) & 0x0101u,
+                       next = bits >> decode_row_of<S>(key + 1) & 0x0101u;
+        const uint2 kept = {(pair & 1) * 0xffffu + (next & 1) * 0xffff0000u,
+                            (pair >> 8) * 0xffffu + (next >> 8) * 0xffff0000u};
+        uint32_t own[S::TILES][2];
 #pragma unroll
-        for (int t = 0; t < S::TILES; t++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                own[t][e] = decode_token_of(c, t, e % 2) == i ? s[t][e] : 0;
-        decode_clear<S>(c, at, decode_seen(c, keys, i) - first, SM90_DECODE_CHUNK);
-        decode_clear<S>(c, at, 0, decode_seen_from(c, keys, i) - first);
-        decode_add<DTYPE, S, STORE>(at, own, rows);
+        for (int t = 0; t < S::TILES; t++) {
+            const bool is_own = decode_token_of(c, t * 8 + decode_lane() / 4) == n;
+            own[t][0] = is_own ? weights[t][0] : 0;
+            own[t][1] = is_own ? weights[t][1] : 0;
+        }
+        decode_add<DTYPE, S, STORE>(at, own, kept, rows);
     }
-    sm90_writes_known();
 }
 
 /* A chunk. is_whole: it has no new tokens, and every row sees its keys. */
 template <int DTYPE, class S, int STORE>
-GPU_FN void decode_attend(const decode_block<S> &b, int n, int keys, int chunk, bool is_whole,
-                          const decode_chunk &at, decode_rows<S> &rows) {
+GPU_FN void decode_attend(const decode_block<S> &b, int n, const decode_item &item, int chunk,
+                          bool is_whole, const decode_chunk &at, decode_rows<S> &rows) {
     const sm90_decode_call *c = b.call;
-    const int first = chunk * SM90_DECODE_CHUNK;
     float s[S::TILES][4];
-    if (!is_whole)
+    uint32_t weights[S::TILES][2], sees = 0;
+    if (!is_whole) {
+        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.keys), chunk,
+                           min(gpu_opaque(decode_lane()), c->tokens - 1));
         decode_put_new<S>(b, n, chunk, at);
+    }
     decode_scores<DTYPE, S, STORE>(c, at, decode_queries_of<S>(b, n), rows, s);
     if (!is_whole)
-        decode_mask<S>(c, keys, first, s);
-    decode_weigh<S>(rows, s);
+        decode_mask<S>(c, sees, s);
+    decode_weigh<DTYPE, S>(rows, s, weights);
     if (!is_whole)
-        decode_add_by_token<DTYPE, S, STORE>(
-            c, keys, first, first < decode_seen_from(c, keys, c->tokens - 1), at, s, rows);
+        decode_add_by_token<DTYPE, S, STORE>(c, sees, at, weights, rows);
     else
-        decode_add<DTYPE, S, STORE>(at, s, rows);
+        decode_add<DTYPE, S, STORE>(at, weights, {~0u, ~0u}, rows);
 }
 
 /* --- items --- */
@@ -374,7 +361,8 @@ GPU_FN void decode_hand_over(const decode_block<S> &b, int at, int warp, bool fa
 /* The first chunk behind the begin of windows of which decode_attend puts new tokens in, or masks
  * keys that not all rows see. */
 GPU_FN int decode_last_chunks(const sm90_decode_call *c, const decode_item &item) {
-    return max(min(decode_seen(c, item.keys, 0), item.start), 0) / SM90_DECODE_CHUNK;
+    const int seen = min(decode_seen(c, item.keys, 0), item.keys - c->tree_keys);
+    return max(min(seen, item.start), 0) / SM90_DECODE_CHUNK;
 }
 
 template <int DTYPE, class S>
@@ -418,11 +406,11 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
             failed |= copies.failed >> slot & 1;
             const decode_chunk at = decode_chunk_of(b, warp, slot);
             if constexpr (!S::CODES)
-                decode_attend<DTYPE, S, 0>(b, n, item.keys, chunk, is_whole, at, rows);
+                decode_attend<DTYPE, S, 0>(b, n, item, chunk, is_whole, at, rows);
             else if (c->store == ROPE_F8E4M3)
-                decode_attend<DTYPE, S, ROPE_F8E4M3>(b, n, item.keys, chunk, is_whole, at, rows);
+                decode_attend<DTYPE, S, ROPE_F8E4M3>(b, n, item, chunk, is_whole, at, rows);
             else
-                decode_attend<DTYPE, S, ROPE_I8>(b, n, item.keys, chunk, is_whole, at, rows);
+                decode_attend<DTYPE, S, ROPE_I8>(b, n, item, chunk, is_whole, at, rows);
             __syncwarp();
             decode_send<S>(b, k, v, copies, warp);
             slot = slot == S::STAGES - 1 ? 0 : slot + 1;

@@ -152,17 +152,16 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split
     decode_end<DTYPE, S>(c, split->sequence, split->head, row, s);
 }
 
-/* Counts a split's rows that helpers `first` up to `end` stored, and joins those of which it is the
- * last. To count takes as long as all copies that are under way. */
+/* Counts a split's rows of the helpers whose lanes say so, and joins those of which it is the last.
+ * To count takes as long as all copies that are under way. */
 template <int DTYPE, class S>
-GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split *split, int first,
-                                  int end) {
-    const int helper = first + decode_lane();
-    unsigned long long *counter = decode_counter(c, split->sequence, split->head, helper);
+GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split *split,
+                                  bool counts) {
+    unsigned long long *counter = decode_counter(c, split->sequence, split->head, decode_lane());
     bool last = false;
-    if (helper < end)
+    if (counts)
         last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split->splits - 1;
-    const unsigned joins = __ballot_sync(~0u, last) << first;
+    const unsigned joins = __ballot_sync(~0u, last);
     if (!joins)
         return;
     __syncwarp();
@@ -213,14 +212,14 @@ GPU_FN void decode_take(const decode_block<S> &b, int joiner, uint32_t turn, dec
 /* Joiners: all that they are handed on. Helpers, which are below 0 of these: their block's last
  * split. */
 template <int DTYPE, class S> GPU_FN void decode_join(const decode_block<S> &b, int joiner) {
-    const int helper = joiner + SM90_DECODE_HELPERS;
+    const int helper = joiner + SM90_DECODE_HELPERS, lane = decode_lane();
     decode_split *split = &b.header->joined[helper];
     for (uint32_t turn = 0;; turn++) {
         if (joiner >= 0)
             decode_take<S>(b, joiner, turn, split);
         if (split->splits > 1)
-            decode_count_and_join<DTYPE, S>(b.call, split, joiner < 0 ? helper : 0,
-                                            joiner < 0 ? helper + 1 : SM90_DECODE_HELPERS);
+            decode_count_and_join<DTYPE, S>(
+                b.call, split, joiner < 0 ? lane == helper : lane < SM90_DECODE_HELPERS);
         if (joiner < 0 || split->splits == 0)
             return;
     }

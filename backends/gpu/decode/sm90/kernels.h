@@ -141,6 +141,9 @@ typedef struct sm90_decode_call {
     int32_t stay;              /* copies of a warp that stay in the L2 */
     int32_t window;            /* keys up to its own that a query sees; INT32_MAX / 2: all */
     int32_t ring;              /* last keys that are there; INT32_MAX / 2: all */
+    int32_t tree_keys;         /* the last, of which a query sees those whose bit is set; 0: none */
+    const uint32_t *tree_bits;
+    int64_t tree_row, tree_token; /* words */
     int32_t sink_dtype;
     const void *sinks; /* of heads of q */
     /* What scores are multiplied by ahead of tanh, or 0; and what then makes them logits of base

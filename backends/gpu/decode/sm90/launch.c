@@ -5,6 +5,7 @@
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/decode/sm90/kernels.h"
 #include "backends/gpu/geometry.h"
+#include "common/math/attention.h"
 
 #include <string.h>
 
@@ -96,8 +97,9 @@ const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
         return "declined: k and v are not cached alike, in dtype, f8e4m3 or i8";
     if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
         return "declined: it rotates a part of heads, or not by exact angles of one axis";
-    if (t->window_right != INT64_MAX || t->mask == ROPE_MASK_TREE || !(t->scale > 0))
-        return "declined: there is a window to the right, a tree or a scale below 0";
+    if (t->window_right != INT64_MAX || rope_mask_counts(t) || !(t->scale > 0))
+        return "declined: there is a window to the right, a tree with a window or chunks or a "
+               "scale below 0";
     if (t->cache == ROPE_CACHE_TABLE && a->page_size % CHUNK)
         return "declined: pages are not of a multiple of 16 tokens";
     if (a->ring && !is_ring(a->ring))
@@ -234,9 +236,8 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     const rope_attention_call *t = &call->attention;
     const gpu_decode_sizes sizes = sizes_of(p, call);
     const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
-    if (!fits_sizes(&sizes) || a->rope.position.cu_seqlens || t->q_lengths || !t->k_lengths ||
-        a->tensor[ROPE_APPEND_V].heads != sizes.k_heads ||
-        (sizes.tokens > 1 && (p->attention->window < 2 * CHUNK || spans(p->attention))))
+    if (!fits_sizes(&sizes) || t->tree_keys > MOST || a->rope.position.cu_seqlens || t->q_lengths ||
+        !t->k_lengths || a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
         return 0;
     if (sizes.k_tokens > (int64_t)MOST_CHUNKS * CHUNK || t->table_pages > MOST / size ||
         t->pages > MOST / (page_chunks * CHUNK) ||
@@ -352,6 +353,10 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
                  (l->problem->attention->mask == ROPE_MASK_CAUSAL ? SM90_DECODE_CAUSAL : 0),
 
         .window = (int32_t)gpu_at_most(l->problem->attention->window, MOST),
+        .tree_keys = (int32_t)t->tree_keys,
+        .tree_bits = t->tree_bits,
+        .tree_row = t->tree_stride[0],
+        .tree_token = t->tree_stride[1],
         .sink_dtype = l->problem->attention->sink_dtype,
         .sinks = t->sinks,
         .to_cap = cap > 0 ? scale / cap : 0,

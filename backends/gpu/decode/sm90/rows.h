@@ -33,6 +33,20 @@ GPU_FN void decode_transposed(uint32_t (&r)[4], uint32_t at) {
                  : "memory");
 }
 
+/* Of an operand's four words the bits of two kinds of keys. */
+GPU_FN void decode_keep(uint32_t (&x)[4], uint2 kept) {
+    x[0] &= kept.x;
+    x[2] &= kept.y;
+    x[1] &= kept.x;
+    x[3] &= kept.y;
+}
+
+/* The row of a chunk that a product has as its key: of codes, keys 1, 3, 5 and 7 are rows 4 to 7,
+ * so that no two of eight lanes read the same banks. */
+template <class S> GPU_FN int decode_row_of(int key) {
+    return S::CODES ? (key & 8) | (key & 1) << 2 | (key & 7) >> 1 : key;
+}
+
 GPU_FN uint32_t decode_transpose(uint32_t x) {
     uint32_t y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
