@@ -6,10 +6,23 @@
 #include "backends/gpu/cache_element.h"
 #include "backends/gpu/decode/sm90/rows.h"
 
+/* The integer of a word's byte I, its sign turned: as the last digits of 2^23 and 128 more. */
+template <int I> GPU_FN float decode_i8(uint32_t turned) {
+    return rope_bits_float(__byte_perm(turned, 0x4b000000u, 0x7440 + I)) - 8388736.0f;
+}
+
 /* Four elements, of whose pairs the first is times by.x. */
 template <int DTYPE, int STORE>
 GPU_FN void decode_elements(uint32_t codes, float2 by, uint32_t &low, uint32_t &high) {
-    const float2 x = gpu_split_8bit(STORE, codes), y = gpu_split_8bit(STORE, codes >> 16);
+    float2 x, y;
+    if constexpr (STORE == ROPE_I8) {
+        const uint32_t turned = codes ^ 0x80808080u;
+        x = {decode_i8<0>(turned), decode_i8<1>(turned)};
+        y = {decode_i8<2>(turned), decode_i8<3>(turned)};
+    } else {
+        x = gpu_split_8bit(STORE, codes);
+        y = gpu_split_8bit(STORE, codes >> 16);
+    }
     low = gpu_join<DTYPE>(x.x * by.x, x.y * by.y);
     high = gpu_join<DTYPE>(y.x * by.x, y.y * by.y);
 }

@@ -383,8 +383,7 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
     if (!copies.known)
         decode_look_ahead<S>(c, copies, warp);
     decode_item item;
-    int slot = 0;
-    uint32_t phase = 0;
+    uint32_t used = 0; /* slots so far */
 #pragma unroll 1
     for (int n = 0; decode_find<true>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
         decode_rows<S> rows;
@@ -402,7 +401,8 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
             if (!is_whole && !is_fresh)
                 sm90_wait(decode_address(&b.header->fresh_ready[n % S::AHEAD]), (uint32_t)turn);
             is_fresh |= !is_whole;
-            sm90_wait(decode_address(&b.header->full[warp][slot]), phase);
+            const int slot = (int)(used % S::STAGES);
+            sm90_wait(decode_address(&b.header->full[warp][slot]), used / S::STAGES % 2);
             failed |= copies.failed >> slot & 1;
             const decode_chunk at = decode_chunk_of(b, warp, slot);
             if constexpr (!S::CODES)
@@ -413,8 +413,7 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
                 decode_attend<DTYPE, S, ROPE_I8>(b, n, item, chunk, is_whole, at, rows);
             __syncwarp();
             decode_send<S>(b, k, v, copies, warp);
-            slot = slot == S::STAGES - 1 ? 0 : slot + 1;
-            phase ^= slot == 0;
+            used++;
         }
 #pragma unroll
         for (int t = 0; t < S::TILES; t++)
