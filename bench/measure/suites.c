@@ -5,9 +5,9 @@
 #include <string.h>
 
 static const char *const suites[] = {
-    "prefill", "decode",   "single-head", "large",     "in-place",           "heads",
-    "rules",   "overhead", "append",      "attention", "attention-backward", SUITE_TUNING,
-    "all",
+    "prefill",    "decode",   "single-head", "large",     "in-place",           "heads",
+    "rules",      "overhead", "append",      "attention", "attention-backward", "attention-decode",
+    SUITE_TUNING, "all",
 };
 #define SUITES ((int32_t)(sizeof suites / sizeof suites[0]))
 
@@ -93,6 +93,11 @@ typedef struct suite_row {
         APPEND(label ", decode", settings STEP, STEPS, "bf16")
 #define ATTENTION(label, settings, sizes, dtypes, gpu_sizes)                                       \
     { "attention", label, "--attention --cache=cold" settings, sizes, dtypes, gpu_sizes }
+#define DECODE(label, keys, sizes, gpu_sizes)                                                      \
+    {                                                                                              \
+        "attention-decode", label, "--attention --decode --cache=cold" PAGED keys, sizes, "bf16",  \
+            gpu_sizes                                                                              \
+    }
 #define GRADIENT(label, settings, sizes, dtypes, gpu_sizes)                                        \
     {                                                                                              \
         "attention-backward", label, "--attention --backward --cache=cold" settings, sizes,        \
@@ -198,6 +203,11 @@ static const suite_row rows[] = {
     ATTENTION("decode, window 4K, 32K keys", " --window=4096" PAGED "32768", "1x1 8x1", "bf16", ""),
     ATTENTION("MLA decode, 8K keys", MLA_ABSORBED "8192", "", "bf16", "1x1 8x1 64x1"),
     ATTENTION("MLA decode, 32K keys", MLA_ABSORBED "32768", "", "bf16", "1x1 8x1 32x1"),
+    DECODE("1K keys", "1024", "1x1 8x1", "4x1 32x1 64x1 128x1 256x1"),
+    DECODE("8K keys", "8192", "1x1", "4x1 8x1 32x1 64x1 128x1 256x1"),
+    DECODE("32K keys", "32768", "", "1x1 4x1 8x1 32x1 64x1"),
+    DECODE("128K keys", "131072", "", "1x1 4x1 8x1 16x1"),
+    DECODE("8K keys, 4 tokens", "8192", "1x4", "8x4 64x4"),
     TUNED_PROMPTS("32/32 heads", HEADS32_32),
     TUNED_PROMPTS("32/8 heads", ""),
     TUNED_PROMPTS("64/8 heads", HEADS64_8),

@@ -88,7 +88,7 @@ static const direction backward = {"backward", sizeof(rope_attention_backward_ar
                                    rope_attention_backward_plan_create,
                                    rope_attention_backward_workspace};
 
-static rope_attention_bounds bounds_of(const workload *w) {
+rope_attention_bounds attention_bounds(const workload *w) {
     const options *o = w->o;
     return (rope_attention_bounds){
         .struct_size = sizeof(rope_attention_bounds),
@@ -101,21 +101,26 @@ static rope_attention_bounds bounds_of(const workload *w) {
     };
 }
 
-/* Device memory for calls of a plan, one at a time; none beyond workspace_most. */
-static bool place_workspace(workload *w, const direction *d, workload_call *c,
-                            rope_attention_args *fixed) {
-    const rope_attention_bounds bounds = bounds_of(w);
+bool attention_workspace(workload *w, workload_call *c, size_t bytes) {
     void *memory;
-    if (!succeeded(d->bytes_of(c->plan, &bounds, &fixed->workspace_bytes), "workspace"))
-        return false;
-    w->workspace_needed = fixed->workspace_bytes > w->workspace_most ? fixed->workspace_bytes : 0;
+    w->workspace_needed = bytes > w->workspace_most ? bytes : 0;
     if (w->workspace_needed)
         return false;
-    if (fixed->workspace_bytes == 0)
+    if (bytes == 0)
         return true;
-    if (!staging_device(&w->memory, fixed->workspace_bytes + ALIGNMENT, &memory))
+    if (!staging_device(&w->memory, bytes + ALIGNMENT, &memory))
         return false;
-    c->workspace = fixed->workspace = (char *)memory + -(uintptr_t)memory % ALIGNMENT;
+    c->workspace = (char *)memory + -(uintptr_t)memory % ALIGNMENT;
+    return true;
+}
+
+static bool place_workspace(workload *w, const direction *d, workload_call *c,
+                            rope_attention_args *fixed) {
+    const rope_attention_bounds bounds = attention_bounds(w);
+    if (!succeeded(d->bytes_of(c->plan, &bounds, &fixed->workspace_bytes), "workspace") ||
+        !attention_workspace(w, c, fixed->workspace_bytes))
+        return false;
+    fixed->workspace = c->workspace;
     return true;
 }
 
@@ -168,7 +173,7 @@ static bool fill_results(const workload *w) {
 /* --- steps --- */
 
 /* Where the queries of a sequence begin, which rope_apply is told. */
-static bool place_starts(workload *w, rope_args *args) {
+bool attention_place_starts(workload *w, rope_args *args) {
     const options *o = w->o;
     const int64_t count = shape_sequences(o);
     int64_t *starts = staging_host(&w->memory, "starts", count, sizeof *starts);
@@ -195,7 +200,7 @@ static bool add_rotation(workload *w, const rope_desc *desc, bool back) {
     if (!c || !succeeded(rope_plan_create(&any, &c->plan), c->name))
         return false;
     w->call_count++;
-    if (w->attention.cache && !place_starts(w, &args))
+    if (w->attention.cache && !attention_place_starts(w, &args))
         return false;
     for (int64_t i = 0; i < w->set_count; i++) {
         rope_tensor *const tensors[] = {&args.q, &args.k};
@@ -210,6 +215,11 @@ static bool add_rotation(workload *w, const rope_desc *desc, bool back) {
         ((rope_args *)c->sets)[i] = args;
     }
     return true;
+}
+
+bool attention_add_rotation(workload *w) {
+    return w->attention.rotation == ROPE_ATTENTION_ROTATE_NONE ||
+           add_rotation(w, &w->attention.rope, false);
 }
 
 static bool add_steps(workload *w) {
@@ -238,6 +248,8 @@ static void lay_out(workload *w) {
         }
         w->in[t] =
             workload_take(&w->in_bytes, dtype, t != CHECK_Q && w->attention.cache ? paged : tokens);
+        if (o->decode && t != CHECK_Q)
+            w->fresh[t] = workload_take(&w->in_bytes, dtype, tokens);
         if (turns)
             w->between[t] = workload_take(&w->scratch_bytes, dtype, tokens);
         if (turns && o->backward) {
@@ -293,6 +305,19 @@ static bool check_boundaries(const options *o) {
     return true;
 }
 
+/* Its tokens are rows of a batch, at indices that their positions say. */
+static bool check_decode(const options *o) {
+    const bool cached =
+        o->appends.cache == ROPE_CACHE_TABLE || o->appends.cache == ROPE_CACHE_SEQUENCE;
+    if (o->decode && (!cached || o->backward || o->cu_seqlens.count || o->sequence_offsets.count ||
+                      o->keys < o->tokens)) {
+        message("decode is given; allowed is none without --kv-cache=table or sequence and --keys "
+                "of --tokens or more, nor with --backward, --cu-seqlens or --sequence-offsets");
+        return false;
+    }
+    return true;
+}
+
 static bool check_options(const options *o) {
     if (!o->appends.cache && o->keys && o->keys != o->tokens) {
         message("--keys is %lld; allowed without --kv-cache is --tokens, %lld", (long long)o->keys,
@@ -308,7 +333,7 @@ static bool check_options(const options *o) {
         message("nondeterministic is given; allowed is none without --backward");
         return false;
     }
-    return check_boundaries(o);
+    return check_decode(o) && check_boundaries(o);
 }
 
 static bool describe(workload *w) {
@@ -350,6 +375,8 @@ static bool create_set(workload *w) {
 }
 
 bool attention_create(workload *w) {
+    if (w->o->decode)
+        return create_set(w) && decode_add(w);
     if (!create_set(w) || !add_both(w, NULL) || (w->o->backward && !fill_results(w)))
         return false;
     w->parts = w->call_count;
@@ -366,7 +393,7 @@ bool attention_create_tensors(workload *w, const options *o, rope_device *device
 
 void attention_limit_workspace(workload *w, const char *backend) {
     const direction *d = w->o->backward ? &backward : &forward;
-    const rope_attention_bounds bounds = bounds_of(w);
+    const rope_attention_bounds bounds = attention_bounds(w);
     rope_plan *first;
     size_t bytes;
     w->attention.rope.backend = backend;

@@ -14,6 +14,9 @@ bool append_create(workload *w);
 /* With --backward its backward too; then, where it rotates, the steps that it is compared with. */
 bool attention_create(workload *w);
 
+/* With --decode, of a set that attention has laid out. */
+bool decode_add(workload *w);
+
 /* A set of arguments over memory of the device or the host. */
 rope_args rope_args_on(const workload *w, const rope_args *fixed, char *in, char *out);
 rope_append_args append_args_on(const workload *w, const rope_append_args *fixed, char *in,
@@ -24,6 +27,14 @@ rope_attention_args attention_args_on(const workload *w, const rope_attention_ar
 rope_attention_backward_args attention_backward_args_on(const workload *w,
                                                         const rope_attention_args *forward,
                                                         char *in, char *between, char *out);
+
+/* What decode has of attention: bounds of its calls; device memory for those of a plan, one at a
+ * time, none beyond workspace_most; where sequences begin in their caches; the rotation that a
+ * check needs. */
+rope_attention_bounds attention_bounds(const workload *w);
+bool attention_workspace(workload *w, workload_call *c, size_t bytes);
+bool attention_place_starts(workload *w, rope_args *args);
+bool attention_add_rotation(workload *w);
 
 /* For `ropekit tune`: tensors of attention without calls, of a backward with the forward, as call
  * 0.

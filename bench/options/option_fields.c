@@ -206,6 +206,7 @@ const option_field option_fields[] = {
 #undef GROUP
 #define GROUP OPTION_ATTENTION
     FLAG("backward", CALLED, backward, "and its gradients"),
+    FLAG("decode", CALLED, decode, "append the tokens too: they are the last keys"),
     FLAG("nondeterministic", CALLED, nondeterministic,
          "also by kernels that sum in no fixed order"),
     CHOICE("rotate", CALLED, attends.rotation, "qk|q|none", "what rotates here [qk; cached: q]"),

@@ -6,7 +6,7 @@
 #include "bench/options/option_fields.h"
 #include "bench/support/pool.h"
 
-#include <ropekit/attention.h>
+#include <ropekit/decode.h>
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -46,6 +46,7 @@ typedef struct options {
     rope_desc desc;
     bool append, attention;      /* the operation of that name, else "rope" */
     bool backward;               /* attention: and its gradients */
+    bool decode;                 /* attention: behind an append of the tokens, in one call */
     bool nondeterministic;       /* of kernels that may sum in any order too */
     bool v_in_k;                 /* attention: a cached key's first elements are its value */
     bool in_place;               /* outputs replace inputs */

@@ -167,9 +167,9 @@ static size_t attention_bytes(const options *o) {
         const shape_sequence s = shape_sequence_of(o, n);
         keys += s.queries ? s.keys - keys_of(o, &s, 0).first : 0;
     }
-    const size_t elements =
-        (size_t)shape_product(o->batch, o->tokens, o->q_heads, dims) +
-        (size_t)shape_product(o->batch, keys, o->k_heads, o->v_in_k ? dims - v_dim : dims);
+    const size_t elements = (size_t)shape_product(o->batch, o->tokens, o->q_heads, dims) +
+                            (size_t)shape_product(o->batch, keys + (o->decode ? 2 * o->tokens : 0),
+                                                  o->k_heads, o->v_in_k ? dims - v_dim : dims);
     /* a gradient for each tensor */
     return elements * dtype_bytes(o->desc.dtype) / 2 * (o->backward ? 2 : 1);
 }

@@ -114,7 +114,8 @@ rope_tensor workload_tensor(const options *o, int tensor, const void *in, void *
 
 bool workload_run(const workload *w, int32_t call) {
     const workload_call *c = &w->calls[call];
-    const rope_status status = c->size == sizeof(rope_append_args) ? rope_append(c->plan, c->sets)
+    const rope_status status = c->size == sizeof(rope_append_args)   ? rope_append(c->plan, c->sets)
+                               : c->size == sizeof(rope_decode_args) ? rope_decode(c->plan, c->sets)
                                : c->size == sizeof(rope_attention_args)
                                    ? rope_attention(c->plan, c->sets)
                                : c->size == sizeof(rope_attention_backward_args)

@@ -52,6 +52,7 @@ typedef struct workload {
     workload_array in[CHECK_TENSORS];
     workload_array out[CHECK_TENSORS], cache[CHECK_OUT], scale[CHECK_OUT];
     workload_array between[CHECK_OUT], gradient[CHECK_OUT];
+    workload_array fresh[CHECK_OUT]; /* in `source`, of tokens that decode appends */
     size_t in_bytes, out_bytes, scratch_bytes;
     int64_t set_count;
     size_t floor_bytes; /* that a copy or an update of the same elements has to reach */

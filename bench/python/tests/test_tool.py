@@ -13,7 +13,7 @@ from conftest import ROOT
 from ropekit_bench import results
 
 SUITES = {"prefill", "decode", "single-head", "large", "in-place", "heads", "rules", "overhead"}
-SUITES |= {"append", "attention", "attention-backward"}
+SUITES |= {"append", "attention", "attention-backward", "attention-decode"}
 
 WRITABLE = "; allowed is a file that can be written"
 
