@@ -37,9 +37,9 @@ enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
  * under way. */
 #define SM90_DECODE_DIM_OF(i) (64 << (i))
 #define SM90_DECODE_ROWS_OF(i) (4 << (i))
-#define SM90_DECODE_WARPS_OF(rows, codes) ((rows) == 16 ? 6 : (codes) ? 10 : (rows) == 4 ? 8 : 7)
+#define SM90_DECODE_WARPS_OF(rows, codes) ((rows) == 16 ? 6 : (rows) == 4 || (codes) ? 8 : 7)
 #define SM90_DECODE_JOINERS_OF(rows, codes) ((codes) || (rows) == 16 ? 2 : 4)
-#define SM90_DECODE_STAGES_OF(dim, codes) ((codes) ? 4 : 384 / (dim))
+#define SM90_DECODE_STAGES_OF(dim, codes) ((codes) ? 5 : 384 / (dim))
 /* Most new tokens of a sequence. */
 #define SM90_DECODE_TOKENS_OF(rows) ((rows) > 8 ? SM90_DECODE_TOKENS : 4)
 #define SM90_DECODE_THREADS_OF(rows, codes)                                                        \
