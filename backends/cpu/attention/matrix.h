@@ -331,6 +331,17 @@ static void few_scores(const cpu_attention_block *b, int first, int count, const
     MATRIX_END();
 }
 
+/* What each ROWS rows see of a block, head after head. */
+typedef group_range block_ranges[CPU_ATTENTION_ROWS / SIDE];
+
+static void find_ranges(const cpu_attention_block *b, group_range *seen) {
+    for (int row = 0; row < b->rows; row += b->of_head)
+        for (int r = row, n; r < row + b->of_head; r += n) {
+            n = row + b->of_head - r < ROWS ? row + b->of_head - r : ROWS;
+            *seen++ = range_of(b, r, n);
+        }
+}
+
 static void matrix_scores(const cpu_attention_block *b, int first, int count,
                           const char *const *k) {
     if (has_few(b)) {
@@ -340,24 +351,26 @@ static void matrix_scores(const cpu_attention_block *b, int first, int count,
     char *panel = (char *)b->panel;
     const int chunks = (b->head_dim + 31) / 32;
     const int large = some_large(b);
+    block_ranges seen;
+    find_ranges(b, seen);
     MATRIX_BEGIN();
-    for (int key = first; key < first + count; key += PANEL)
+    for (int key = first; key < first + count; key += PANEL) {
+        const group_range *g = seen;
         for (int row = 0; row < b->rows; row += b->of_head) {
             const char *const *rows = k + (key - first);
             prefetch_rows prefetch = rows_ahead(b, key - first, PANEL);
             const int left_keys = first + count - key;
             const int64_t at = row / b->of_head * b->step[0];
             const int large_keys = pack_keys(b, rows, left_keys, at, &prefetch, panel);
-            for (int r = row; r < row + b->of_head; r += ROWS) {
-                const int left = row + b->of_head - r, n = left < ROWS ? left : ROWS;
-                const group_range g = range_of(b, r, n);
-                if (g.from < key + PANEL && g.to > key)
-                    MATRIX_MULTIPLY(n > SIDE, (const char *)b->q + (int64_t)r * b->q_bytes,
-                                    b->q_bytes, panel, chunks, b->scores + r * KEYS + key, KEYS);
-            }
+            for (int r = row; r < row + b->of_head; r += ROWS, g++)
+                if (g->from < key + PANEL && g->to > key)
+                    MATRIX_MULTIPLY(row + b->of_head - r > SIDE,
+                                    (const char *)b->q + (int64_t)r * b->q_bytes, b->q_bytes, panel,
+                                    chunks, b->scores + r * KEYS + key, KEYS);
             if (large || large_keys)
                 add_large(b, row, key, left_keys, at, rows);
         }
+    }
     MATRIX_END();
 }
 
@@ -478,9 +491,9 @@ CPU_INLINE void join_row(const cpu_attention_block *b, int row, group_range g, v
     }
 }
 
-static void add_rows(const cpu_attention_block *b, int r, int n, value_panel *v) {
+CPU_INLINE void add_rows(const cpu_attention_block *b, int r, int n, group_range g,
+                         value_panel *v) {
     matrix_sums sums;
-    const group_range g = range_of(b, r, n);
     if (g.from >= g.to)
         return;
     MATRIX_MULTIPLY(n > SIDE, (const char *)(b->scores + r * KEYS) + g.from / 32 * 64,
@@ -561,15 +574,19 @@ static void matrix_values(const cpu_attention_block *b, int first, int count,
         few_values(b, first, count, v);
         return;
     }
+    const int groups = (b->of_head + ROWS - 1) / ROWS;
     prefetch_rows prefetch = rows_ahead(b, 0, KEYS);
+    block_ranges seen;
+    find_ranges(b, seen);
     MATRIX_BEGIN();
     for (int row = 0; row < b->rows; row += b->of_head)
         for (int d = 0; d < count; d += PANEL) {
+            const group_range *g = seen + row / b->of_head * groups;
             value_panel p = panel_of(b, v, row, first, d, count, 0);
             pack_panels(1, b, v, p.at, p.count, 2, &prefetch, p.tiles);
             for (int r = row; r < row + b->of_head; r += ROWS) {
                 const int left = row + b->of_head - r;
-                add_rows(b, r, left < ROWS ? left : ROWS, &p);
+                add_rows(b, r, left < ROWS ? left : ROWS, *g++, &p);
             }
         }
     MATRIX_END();
