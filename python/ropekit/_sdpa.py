@@ -27,12 +27,6 @@ from ropekit._operators import applied, fields_of, is_derived, is_tracing, of_ba
 
 KERNEL, LIBRARY = KERNELS
 _OWN = ("kernel", "rotate", "mask", "scale", "softcap", "window", "window_right", "chunk", "ring")
-# Tokens from which PyTorch's kernel is the faster one on a CPU with AMX in 16 bits, forward alone:
-# between 1024, where it was .8 to 1.06 as fast as the library's, and 2048, 1.06 to 1.2
-# (docs/attention.md). On a Zen 4, which has none, it was .5 as fast at 2048.
-CPU_TOKENS = 1536
-HAS_AMX = torch.cpu._is_amx_tile_supported()
-HALF = (torch.bfloat16, torch.float16)
 TAKEN = (*FLOATS, torch.float64)  # types that PyTorch's kernel takes
 # Which kernel of a call on CUDA is the faster one, as the library's `ropekit_faster` has it.
 FASTER = range(3)
@@ -135,26 +129,20 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
 
     On CUDA PyTorch's kernel is faster on the device than the library's own, and as fast as those of
     its tables; an eager call of little work takes the library's, which asks less of the host. A
-    CPU's are faster but for long prompts in 16 bits where it has AMX, and there too with a
-    backward.
+    CPU's are faster or level.
     """
-    if settings.kernel is not None or settings.softcap or not (q.is_cuda or q.dtype in HALF):
+    if settings.kernel is not None or settings.softcap or not q.is_cuda:
         return ""
     if is_slow(q) and q.dim() == 4:
         return "on CUDA PyTorch's kernel was measured faster in float32"
     tokens, keys = _lengths(q, k, settings)
     derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    if q.is_cuda and tokens:
-        is_plain = type(q) in (Tensor, Parameter) and not (is_compiling() or is_derived())
-        if is_plain and _is_of_library((q, k, v), settings.text, (tokens, keys), derives):
-            return ""
-        return "on CUDA PyTorch's kernel was measured faster on the device"
-    if not q.is_cuda and HAS_AMX and CPU_TOKENS <= tokens == keys and not derives:
-        return (
-            "on a CPU with AMX PyTorch's kernel was measured faster in 16 bits from "
-            f"{CPU_TOKENS} tokens"
-        )
-    return ""
+    is_plain = type(q) in (Tensor, Parameter) and not (is_compiling() or is_derived())
+    if not tokens or (
+        is_plain and _is_of_library((q, k, v), settings.text, (tokens, keys), derives)
+    ):
+        return ""
+    return "on CUDA PyTorch's kernel was measured faster on the device"
 
 
 def _is_in_vectors(x: Tensor) -> bool:
