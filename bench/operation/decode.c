@@ -3,6 +3,8 @@
 #include "bench/output/message.h"
 #include "bench/workload/target.h"
 
+#include <string.h>
+
 _Static_assert(sizeof(rope_decode_args) != sizeof(rope_append_args) &&
                    sizeof(rope_decode_args) != sizeof(rope_attention_args) &&
                    sizeof(rope_decode_args) != sizeof(rope_attention_backward_args) &&
@@ -57,6 +59,26 @@ static rope_decode_args args_on(const workload *w, const rope_decode_args *fixed
     return args;
 }
 
+/* Nobody has keys and values yet where the tokens go. */
+static bool leave_out(workload *w) {
+    const options *o = w->o;
+    const int64_t size = w->attention.page_size, pages = w->on_host.attention.table_pages;
+    for (int64_t i = 0; i < o->batch * o->tokens; i++) {
+        const int64_t n = shape_keys(o) - o->tokens + i % o->tokens,
+                      at = i / o->tokens * pages + n / size;
+        const void *table = w->on_host.attention.block_table;
+        const int64_t page = !table                               ? i / o->tokens
+                             : o->desc.position_dtype == ROPE_I32 ? ((const int32_t *)table)[at]
+                                                                  : ((const int64_t *)table)[at];
+        for (int t = CHECK_K; t <= CHECK_V; t++) {
+            const size_t token = w->in[t].bytes / (size_t)(shape_pages(o) * size);
+            memset(w->inputs + w->in[t].start + (size_t)(page * size + n % size) * token, 0xff,
+                   token);
+        }
+    }
+    return workload_upload(w);
+}
+
 /* The host's set then has the keys and values of the tokens in its cache too. */
 static bool append(workload *w) {
     const workload_call *c = &w->calls[0];
@@ -85,5 +107,5 @@ bool decode_add(workload *w) {
     for (int64_t i = 0; i < w->set_count; i++)
         ((rope_decode_args *)c->sets)[i] =
             args_on(w, &fixed, workload_set(w, w->source, i), workload_set(w, w->target, i));
-    return append(w) && attention_add_rotation(w);
+    return leave_out(w) && append(w) && attention_add_rotation(w);
 }
