@@ -46,12 +46,13 @@ static sm90_part first_part(const rope_attention_problem *p, const gpu_attention
                        .heads = all <= GATHER_MOST ? s->k_heads : fit(head, s->k_heads)};
 }
 
-/* Smaller calls may have fewer heads of k, hence more rows of each. */
+/* Smaller calls may have fewer heads of k, hence more rows of each, and larger parts. */
 size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    const sm90_part part = first_part(p, s);
-    return sm90_converts(p) || pays(p, (double)s->tokens * (double)s->q_heads)
-               ? (size_t)(bytes_of(p, s) * (double)part.heads * (double)part.sequences)
-               : 0;
+    const double head = bytes_of(p, s), all = head * (double)s->k_heads * (double)s->sequences,
+                 most = sm90_converts(p) && head > GATHER_MOST ? head : GATHER_MOST;
+    return !sm90_converts(p) && !pays(p, (double)s->tokens * (double)s->q_heads) ? 0
+           : all < most                                                          ? (size_t)all
+                                                                                 : (size_t)most;
 }
 
 int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
