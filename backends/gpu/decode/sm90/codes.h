@@ -11,20 +11,34 @@ template <int I> GPU_FN float decode_i8(uint32_t turned) {
     return rope_bits_float(__byte_perm(turned, 0x4b000000u, 0x7440 + I)) - 8388736.0f;
 }
 
-/* Four elements, of whose pairs the first is times by.x. */
-template <int DTYPE, int STORE>
-GPU_FN void decode_elements(uint32_t codes, float2 by, uint32_t &low, uint32_t &high) {
-    float2 x, y;
+/* Numbers of a word's codes. */
+template <int STORE> GPU_FN void decode_numbers(uint32_t codes, float2 (&x)[2]) {
     if constexpr (STORE == ROPE_I8) {
         const uint32_t turned = codes ^ 0x80808080u;
-        x = {decode_i8<0>(turned), decode_i8<1>(turned)};
-        y = {decode_i8<2>(turned), decode_i8<3>(turned)};
+        x[0] = {decode_i8<0>(turned), decode_i8<1>(turned)};
+        x[1] = {decode_i8<2>(turned), decode_i8<3>(turned)};
     } else {
-        x = gpu_split_8bit(STORE, codes);
-        y = gpu_split_8bit(STORE, codes >> 16);
+        x[0] = gpu_split_8bit(STORE, codes);
+        x[1] = gpu_split_8bit(STORE, codes >> 16);
     }
-    low = gpu_join<DTYPE>(x.x * by.x, x.y * by.y);
-    high = gpu_join<DTYPE>(y.x * by.x, y.y * by.y);
+}
+
+/* Four elements of a key. */
+template <int DTYPE, int STORE>
+GPU_FN void decode_key(uint32_t codes, float by, uint32_t &low, uint32_t &high) {
+    float2 x[2];
+    decode_numbers<STORE>(codes, x);
+    low = gpu_join<DTYPE>(x[0].x * by, x[0].y * by);
+    high = gpu_join<DTYPE>(x[1].x * by, x[1].y * by);
+}
+
+/* Two elements each of two values, of pairs of one element. */
+template <int DTYPE, int STORE>
+GPU_FN void decode_values(uint32_t codes, float2 by, uint32_t &first, uint32_t &second) {
+    float2 x[2];
+    decode_numbers<STORE>(codes, x);
+    first = gpu_join<DTYPE>(x[0].x * by.x, x[1].x * by.y);
+    second = gpu_join<DTYPE>(x[0].y * by.x, x[1].y * by.y);
 }
 
 /* --- scales --- */
@@ -67,8 +81,8 @@ GPU_FN void decode_codes_times(const decode_chunk &at, const char *queries, floa
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t x[4];
-            decode_elements<DTYPE, STORE>(first[i], {by[0], by[0]}, x[0], x[2]);
-            decode_elements<DTYPE, STORE>(second[i], {by[1], by[1]}, x[1], x[3]);
+            decode_key<DTYPE, STORE>(first[i], by[0], x[0], x[2]);
+            decode_key<DTYPE, STORE>(second[i], by[1], x[1], x[3]);
 #pragma unroll
             for (int t = 0; t < S::TILES; t++) {
                 uint32_t query[2];
@@ -97,9 +111,8 @@ GPU_FN void decode_add_codes(const decode_chunk &at, const uint32_t (&weights)[S
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             uint32_t x[4];
-            decode_elements<DTYPE, STORE>(__byte_perm(codes[2 * j], 0, 0x3120), by[0], x[0], x[1]);
-            decode_elements<DTYPE, STORE>(__byte_perm(codes[2 * j + 1], 0, 0x3120), by[1], x[2],
-                                          x[3]);
+            decode_values<DTYPE, STORE>(codes[2 * j], by[0], x[0], x[1]);
+            decode_values<DTYPE, STORE>(codes[2 * j + 1], by[1], x[2], x[3]);
             decode_keep(x, kept);
 #pragma unroll
             for (int t = 0; t < S::TILES; t++)
