@@ -11,9 +11,9 @@
 
 #include "backends/cpu/attention/prefetch.h"
 
-/* Lines that are read ahead between products: 16 times a product of 64 keys of 128 elements, which
- * beside one for each row that is packed are its 256. More of them beside rows, whose own lines
- * come by the same buffers, took a third longer. */
+/* Lines that are read ahead beside 32 elements of 16 keys, and beside a product of values. With one
+ * for each key, or pair of keys, they are as many as are read in the meantime. More of them beside
+ * rows, whose own lines come by the same buffers, took a third longer. */
 enum { LINES = 12 };
 
 #if defined(ROPEKIT_EMULATE_AMX)

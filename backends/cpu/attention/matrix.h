@@ -181,7 +181,7 @@ static CPU_NOINLINE void add_large(const cpu_attention_block *b, int row, int ke
 
 /* --- few rows: keys are rows of a product, and rows of q its columns --- */
 
-/* The chains are the same, as factors commute. Keys are copied as they are, not word by word. */
+/* The chains are the same, as factors commute. Keys are taken where they lie, or copied. */
 
 enum { FEW_KEYS = 64 };
 
