@@ -17,6 +17,7 @@ set(ropekit_gpu_sm90_kernels attention/sm90/kernel.cu attention_backward/sm90/ke
     attention_backward/sm90/wide.cu decode/sm90/codes.cu
     decode/sm90/kernel.cu)
 set(ropekit_gpu_sm90_host attention/sm90/gather.c attention/sm90/launch.c attention/sm90/map.c
+    attention/sm90/parts.c
     attention_backward/sm90/launch.c decode/candidates.c decode/sm90/launch.c)
 list(TRANSFORM ropekit_gpu_sm90_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
 list(TRANSFORM ropekit_gpu_sm90_host PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)

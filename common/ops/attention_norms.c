@@ -1,5 +1,6 @@
 #include "common/ops/attention_norms.h"
 
+#include "common/candidate.h"
 #include "common/ops/append_backward_call.h"
 #include "common/ops/append_descriptor.h"
 #include "common/ops/append_problem.h"
@@ -228,9 +229,25 @@ static rope_status normalise(const rope_attention_own *own, rope_attention_call 
     return status == ROPE_OK ? run_append(own, call, norm, stream) : status;
 }
 
+/* By a kernel that has norms too, if the call's does. */
+static rope_status run_normed(const rope_plan *plan, const rope_attention_own_call *c,
+                              void *workspace, void *stream) {
+    const rope_attention_own *own = plan->problem;
+    const rope_bound_kernel *k = rope_plan_kernel_for(plan, &c->call);
+    rope_status (*runs)(const void *, const void *, const rope_append_steps *,
+                        const rope_append_operand *, const void *, void *, void *) =
+        ROPE_CANDIDATE_FUNCTION(k->backend, k->candidate, run_normed);
+    return runs ? runs(&own->problem, k->kernel, own->norms->steps, c->norm, &c->call, workspace,
+                       stream)
+                : ROPE_DECLINED;
+}
+
 static rope_status run(const rope_plan *plan, const void *given, void *workspace, void *stream) {
     rope_attention_own_call c = *(const rope_attention_own_call *)given;
-    const rope_status status = normalise(plan->problem, &c.call, c.norm, &workspace, stream);
+    rope_status status = run_normed(plan, &c, workspace, stream);
+    if (status != ROPE_DECLINED)
+        return status;
+    status = normalise(plan->problem, &c.call, c.norm, &workspace, stream);
     return status == ROPE_OK ? rope_plan_run_kernels(plan, &c.call, workspace, stream) : status;
 }
 

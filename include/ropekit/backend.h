@@ -413,6 +413,14 @@ typedef struct rope_candidate {
      */
     rope_status (*check)(const void *problem, const void *kernel, const void *call, void *workspace,
                          void *stream);
+    /**
+     * As run, of a call of "attention" of which norms[0] are the queries' and norms[1] the keys'
+     * steps ahead of their rotation, where operand t has heads, with its weights. ROPE_DECLINED
+     * before anything is written: the caller normalises. NULL: it always does.
+     */
+    rope_status (*run_normed)(const void *problem, const void *kernel,
+                              const rope_append_steps *norms, const rope_append_operand *operand,
+                              const void *call, void *workspace, void *stream);
 } rope_candidate;
 
 /** Candidates, those of one operation in order of preference. */

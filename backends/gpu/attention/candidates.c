@@ -47,7 +47,7 @@ static gpuError_t allow_shared(const gpu_attention_state *state) {
 static gpuError_t load_sm90(gpu_attention_state *state, const rope_attention_problem *problem,
                             int32_t device) {
     state->sm90 = gpu_sm90_kernel(problem, device);
-    return gpu_sm90_load(state->sm90);
+    return gpu_sm90_load(problem);
 }
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {
@@ -66,6 +66,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *problem
 typedef struct attention_work {
     const rope_attention_call *call;
     void *workspace;
+    const gpu_sm90_norms *norms; /* or NULL */
 } attention_work;
 
 static rope_status check_memory(const gpu_binding *binding, const void *checked) {
@@ -93,8 +94,8 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
 
 static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
     const attention_work *work = given;
-    return gpu_attention_launch((const gpu_attention_state *)binding, work->call, work->workspace,
-                                stream);
+    return gpu_attention_launch((const gpu_attention_state *)binding, work->call, work->norms,
+                                work->workspace, stream);
 }
 
 static const gpu_operation operation = {"attending", sizeof(gpu_attention_state), fill,
@@ -107,7 +108,7 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
 
 static rope_status check(const void *problem, const void *kernel, const void *call, void *workspace,
                          void *stream) {
-    const attention_work work = {call, workspace};
+    const attention_work work = {call, workspace, NULL};
     (void)problem;
     const rope_status status = gpu_attention_check_workspace(kernel, call, workspace);
     return status == ROPE_OK ? gpu_check(kernel, &work, stream) : status;
@@ -115,27 +116,39 @@ static rope_status check(const void *problem, const void *kernel, const void *ca
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
-    const attention_work work = {call, workspace};
+    const attention_work work = {call, workspace, NULL};
     (void)problem;
     const rope_status status = gpu_attention_check_workspace(kernel, call, workspace);
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
+static rope_status run_normed(const void *problem, const void *kernel,
+                              const rope_append_steps *steps, const rope_append_operand *operand,
+                              const void *call, void *workspace, void *stream) {
+    const gpu_sm90_norms norms = {steps, operand};
+    const attention_work work = {call, workspace, &norms};
+    (void)problem;
+    if (!gpu_attention_normalises(kernel, call, &norms))
+        return ROPE_DECLINED;
+    const rope_status status = gpu_attention_check_workspace(kernel, call, workspace);
+    return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
+}
+
 /* takes: sm90, splits, tiles, latent or NULL. */
-#define CANDIDATE(label, takes, named)                                                             \
+#define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
         .name = label, .data = (takes), .query = query, .bind = bind,                              \
         .workspace = gpu_attention_workspace, .run = run, .release = gpu_release,                  \
-        .kernel_of = gpu_attention_kernel_of, .check = check, .on_request = (named)                \
+        .kernel_of = gpu_attention_kernel_of, .check = check, .run_normed = run_normed             \
     }
 
 static const rope_candidate candidates[] = {
 #ifdef ROPEKIT_SM90
-    CANDIDATE(sm90, sm90, 0),
+    CANDIDATE(sm90, sm90),
 #endif
-    CANDIDATE(splits, splits, 0), CANDIDATE(tiles, tiles, 0),
-    CANDIDATE(latent, latent, 0), CANDIDATE("generic", NULL, 0),
+    CANDIDATE(splits, splits), CANDIDATE(tiles, tiles),
+    CANDIDATE(latent, latent), CANDIDATE("generic", NULL),
 };
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,

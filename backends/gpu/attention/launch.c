@@ -90,6 +90,7 @@ static gpuError_t attend_sm90(launches *l, const gpu_attending *a) {
     const int32_t early = gpu_next_early(l);
     const gpu_sm90_call call = {.problem = &state->problem,
                                 .call = &l->call,
+                                .norms = l->norms,
                                 .failed = l->failed,
                                 .memory = l->sm90,
                                 .leaves_few = (a->fits & GPU_TILE_LEAVES_FEW) != 0,
@@ -114,9 +115,13 @@ static gpuError_t attend(launches *l, const gpu_attention_choice *c) {
 }
 
 gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_attention_call *call,
-                                void *workspace, void *stream) {
-    launches l = {
-        .state = state, .stream = stream, .given = call, .call = *call, .early = state->on.early};
+                                const gpu_sm90_norms *norms, void *workspace, void *stream) {
+    launches l = {.state = state,
+                  .stream = stream,
+                  .given = call,
+                  .call = *call,
+                  .norms = norms,
+                  .early = state->on.early};
     gpu_attention_layout layout;
     gpu_attention_choice choice;
     gpuError_t error = gpuSuccess;
@@ -130,7 +135,7 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
         l.failed = (int32_t *)(void *)((char *)workspace + layout.failed);
         error = gpu_attention_check_keys(&l);
     }
-    if (error == gpuSuccess)
+    if (error == gpuSuccess && !norms)
         error = gpu_attention_rotate_ahead(&l);
     if (error != gpuSuccess || !call->rope.tokens)
         return error;
@@ -140,14 +145,25 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
     return attend(&l, &choice);
 }
 
-/* A choice depends on the workspace by its alignment alone. */
-const char *gpu_attention_kernel_of(const void *kernel, const void *given) {
-    const rope_attention_call *call = given;
-    launches l = {.state = kernel, .call = *call};
+/* A choice depends on the workspace by its alignment alone. 0: there is none. */
+static int choose(launches *l, gpu_attention_choice *choice) {
     gpu_attention_layout layout;
+    if (!l->call.rope.tokens || !prepare(l, (char *)(uintptr_t)GPU_WORKSPACE_ALIGNMENT, &layout))
+        return 0;
+    gpu_attention_choose(l->state, &l->call, choice);
+    return 1;
+}
+
+const char *gpu_attention_kernel_of(const void *kernel, const void *call) {
+    launches l = {.state = kernel, .call = *(const rope_attention_call *)call};
     gpu_attention_choice choice;
-    if (!call->rope.tokens || !prepare(&l, (char *)(uintptr_t)GPU_WORKSPACE_ALIGNMENT, &layout))
-        return NULL;
-    gpu_attention_choose(l.state, &l.call, &choice);
-    return gpu_attention_name(&choice);
+    return choose(&l, &choice) ? gpu_attention_name(&choice) : NULL;
+}
+
+int gpu_attention_normalises(const gpu_attention_state *state, const rope_attention_call *call,
+                             const gpu_sm90_norms *norms) {
+    launches l = {.state = state, .call = *call};
+    gpu_attention_choice choice;
+    return state->sm90 && choose(&l, &choice) && choice.rest.kernel == GPU_ATTEND_SM90 &&
+           !choice.few.kernel && gpu_sm90_normalises(&state->problem, &l.call, norms);
 }

@@ -111,8 +111,7 @@ int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
     return tensor || map->ids || !c->k_lengths;
 }
 
-/* Whether token i of the queries stands where key i does. */
-static int stand_alike(const rope_attention_call *c) {
+int gpu_attention_stands_alike(const rope_attention_call *c) {
     const rope_position_map *q = &c->rope.position, *k = &c->k_position;
     return q->tokens == k->tokens && q->ids == k->ids &&
            memcmp(q->id_stride, k->id_stride, sizeof q->id_stride) == 0;
@@ -139,7 +138,7 @@ static gpuError_t launch_rope(gpu_attention_launches *l, const gpu_rope_state *r
 
 gpuError_t gpu_attention_rope(gpu_attention_launches *l, const gpu_rope_state *rotation,
                               int queries, int keys) {
-    if (queries && keys && stand_alike(&l->call))
+    if (queries && keys && gpu_attention_stands_alike(&l->call))
         return launch_rope(l, rotation, 1, 1);
     const gpuError_t error = keys ? launch_rope(l, rotation, 0, 1) : gpuSuccess;
     return error == gpuSuccess && queries ? launch_rope(l, rotation, 1, 0) : error;

@@ -12,7 +12,8 @@ typedef struct gpu_attention_launches {
     rope_attention_call call; /* with out where what rotates ahead lies rotated */
     int32_t *failed;          /* or NULL */
     gpu_sm90_memory sm90;
-    int32_t early; /* the next one may start before the one ahead of it has ended */
+    const gpu_sm90_norms *norms; /* or NULL */
+    int32_t early;               /* the next one may start before the one ahead of it has ended */
 } gpu_attention_launches;
 
 /* Tiles of `rows` rows that all sequences together have at most; `packed` of `most` rows in all,
@@ -47,6 +48,9 @@ gpuError_t gpu_attention_check_keys(gpu_attention_launches *launches);
 
 /* Whether "rope" rotates all tokens of queries, or keys, as this call means them. */
 int gpu_attention_is_rope(const gpu_attention_launches *launches, int tensor);
+
+/* Whether token i of the queries stands where key i does. */
+int gpu_attention_stands_alike(const rope_attention_call *call);
 
 /* Rotates queries, keys or both by "rope". */
 gpuError_t gpu_attention_rope(gpu_attention_launches *launches, const gpu_rope_state *rotation,

@@ -32,10 +32,17 @@ typedef struct gpu_sm90_memory {
 } gpu_sm90_memory;
 enum { GPU_SM90_TICKETS = 8 };
 
+/* Norms ahead of the rotation: of queries, then of keys. */
+typedef struct gpu_sm90_norms {
+    const rope_append_steps *steps;
+    const rope_append_operand *operand; /* heads, 0: without a norm; weights */
+} gpu_sm90_norms;
+
 typedef struct gpu_sm90_call {
     const rope_attention_problem *problem;
     const rope_attention_call *call;
-    const int32_t *failed; /* or NULL: no sequence fails */
+    const gpu_sm90_norms *norms; /* or NULL: there are none, and keys are rotated */
+    const int32_t *failed;       /* or NULL: no sequence fails */
     gpu_sm90_memory memory;
     int leaves_few; /* sequences of few queries are left out */
     int multiprocessors;
@@ -58,8 +65,8 @@ const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t devic
 /* Bytes of shared memory of a block. */
 int32_t gpu_sm90_shared(const rope_attention_problem *problem);
 
-/* Loads that kernel, and those that run ahead of it. */
-gpuError_t gpu_sm90_load(const void *kernel);
+/* Loads that kernel, those that run ahead of it, and that of norms. */
+gpuError_t gpu_sm90_load(const rope_attention_problem *problem);
 
 /* Whether a call takes it: tensors that lie in vectors of 16 bytes, keys that are rotated in k.out,
  * and queries in q.out or of a rotation by exact angles of one axis. */
@@ -70,6 +77,10 @@ int gpu_sm90_looks_at_pages(const rope_attention_problem *problem);
 
 /* Whether queries of such a call rotate here. */
 int gpu_sm90_rotates(const rope_attention_problem *problem, const rope_attention_call *call);
+
+/* Whether queries and keys of such a call have their norms here. */
+int gpu_sm90_normalises(const rope_attention_problem *problem, const rope_attention_call *call,
+                        const gpu_sm90_norms *norms);
 
 /* Bytes of a query's angles. */
 size_t gpu_sm90_angles(const rope_attention_problem *problem);
@@ -91,8 +102,8 @@ static inline int32_t gpu_sm90_shared(const rope_attention_problem *problem) {
     return 0;
 }
 
-static inline gpuError_t gpu_sm90_load(const void *kernel) {
-    (void)kernel;
+static inline gpuError_t gpu_sm90_load(const rope_attention_problem *problem) {
+    (void)problem;
     return gpuSuccess;
 }
 
@@ -104,6 +115,13 @@ static inline int gpu_sm90_fits(const rope_attention_problem *problem,
 
 static inline int gpu_sm90_looks_at_pages(const rope_attention_problem *problem) {
     (void)problem;
+    return 0;
+}
+
+static inline int gpu_sm90_normalises(const rope_attention_problem *problem,
+                                      const rope_attention_call *call,
+                                      const gpu_sm90_norms *norms) {
+    (void)problem, (void)call, (void)norms;
     return 0;
 }
 

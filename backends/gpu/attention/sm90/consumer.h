@@ -108,8 +108,18 @@ GPU_FN int sm90_next_rows(const sm90_block &b, const sm90_place &at) {
 template <class T> GPU_FN void sm90_rotate_first(const sm90_block &b, int tile, int consumer) {
     const sm90_tile *t = &b.header->tile[tile % SM90_KNOWN];
     const int pack = b.schedule->pack, first = consumer * 64 >> pack;
+    float *norms = NULL;
+    if constexpr (T::NORMS) { /* where results will lie */
+        norms = (float *)(void *)((char *)b.header + SM90_HEADER +
+                                  (sm90_results<T>(b, consumer) - b.memory)) -
+                consumer * 64;
+        sm90_find_norms<T>(b, norms, sm90_queries<T>(b, tile & 1), consumer * 64,
+                           min(consumer * 64 + 64, t->rows), (int)threadIdx.x & 127, 128);
+        sm90_group_barrier(consumer);
+    }
     sm90_rotate<T>(b, t, sm90_queries<T>(b, tile & 1), first,
-                   min(first + (64 >> pack), sm90_queries_of(b, t)), (int)threadIdx.x & 127, 128);
+                   min(first + (64 >> pack), sm90_queries_of(b, t)), (int)threadIdx.x & 127, 128,
+                   norms);
     sm90_group_barrier(consumer);
 }
 

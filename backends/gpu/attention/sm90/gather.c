@@ -5,13 +5,11 @@
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Rows of queries of a key head, of all sequences together, from which it pays to gather keys of
- * pages that copies take so many keys of, or fewer; and of any pages; and the most bytes, but those
- * of one head of a sequence. */
-enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384, GATHER_MOST = 256 << 20 };
+ * pages that copies take so many keys of, or fewer; and of any pages. */
+enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384 };
 
 /* Blocks that convert on a multiprocessor: fewer begin in vain than there are tiles of few queries.
  */
@@ -26,30 +24,11 @@ static int pays(const rope_attention_problem *p, double rows) {
            rows >= (sm90_page_of(p) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
 }
 
-/* Of keys and values of a sequence's head. */
-static double bytes_of(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    return 2.0 * (p->head_dim + p->v_head_dim) * (double)s->k_tokens;
-}
-
-/* How many of `count` there is room for, one at least. */
-static int64_t fit(double bytes, int64_t count) {
-    const double most = bytes > 0 ? floor(GATHER_MOST / bytes) : (double)count;
-    return most < 1 ? 1 : most < (double)count ? (int64_t)most : count;
-}
-
-/* Converted keys and values of all sequences may be many times what a cache has. So they take turns
- * in the same memory: some sequences, or some heads of one. Not where sequences may all have few
- * queries, which this kernel leaves out: these launches would be in vain. */
-static sm90_part first_part(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    const double head = bytes_of(p, s), all = head * (double)s->k_heads;
-    return (sm90_part){.sequences = fit(all, s->sequences),
-                       .heads = all <= GATHER_MOST ? s->k_heads : fit(head, s->k_heads)};
-}
-
 /* Smaller calls may have fewer heads of k, hence more rows of each, and larger parts. */
 size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    const double head = bytes_of(p, s), all = head * (double)s->k_heads * (double)s->sequences,
-                 most = sm90_converts(p) && head > GATHER_MOST ? head : GATHER_MOST;
+    const double head = sm90_gathered_head(p, s),
+                 all = head * (double)s->k_heads * (double)s->sequences,
+                 most = sm90_converts(p) && head > SM90_GATHER_MOST ? head : SM90_GATHER_MOST;
     return !sm90_converts(p) && !pays(p, (double)s->tokens * (double)s->q_heads) ? 0
            : all < most                                                          ? (size_t)all
                                                                                  : (size_t)most;
@@ -58,24 +37,11 @@ size_t gpu_sm90_gathered(const rope_attention_problem *p, const gpu_attention_si
 int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
     const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
     const int64_t shares = s.k_heads > 0 ? s.q_heads / s.k_heads : 0;
-    const double bytes = bytes_of(p, &s) * (double)s.k_heads * (double)s.sequences;
+    const double bytes = sm90_gathered_head(p, &s) * (double)s.k_heads * (double)s.sequences;
     const int varies = call->rope.position.cu_seqlens || call->q_lengths;
-    return sm90_converts(p) ? !varies || bytes <= GATHER_MOST
-                            : pays(p, (double)s.tokens * (double)shares) && bytes <= GATHER_MOST;
-}
-
-int sm90_next_part(const rope_attention_problem *p, const rope_attention_call *call,
-                   sm90_part *part) {
-    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
-    const sm90_part most = first_part(p, &s);
-    part->head += part->heads;
-    if (part->head >= s.k_heads) {
-        part->head = 0;
-        part->sequence += part->sequences;
-    }
-    part->sequences = gpu_at_most(s.sequences - part->sequence, most.sequences);
-    part->heads = gpu_at_most(s.k_heads - part->head, most.heads);
-    return part->sequences > 0;
+    return sm90_converts(p)
+               ? !varies || bytes <= SM90_GATHER_MOST
+               : pays(p, (double)s.tokens * (double)shares) && bytes <= SM90_GATHER_MOST;
 }
 
 static sm90_gathered rows_of(const rope_attention_call *call, rope_append_operand *o, int32_t dim,

@@ -70,16 +70,27 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
     }
 }
 
-GPU_FN const sm90_cap *sm90_cap_of(void) {
-    return NULL;
+/* What some kernels have, or NULL. */
+struct sm90_more {
+    const sm90_cap *cap;
+    const sm90_norm *norm;
+};
+
+GPU_FN sm90_more sm90_more_of(void) {
+    return {NULL, NULL};
+}
+GPU_FN sm90_more sm90_more_of(const sm90_cap &cap) {
+    return {&cap, NULL};
+}
+GPU_FN sm90_more sm90_more_of(const sm90_norm &norm) {
+    return {NULL, &norm};
 }
 
-GPU_FN const sm90_cap *sm90_cap_of(const sm90_cap &cap) {
-    return &cap;
-}
+template <class A, class... B> constexpr int sm90_has = 0;
+template <class A> constexpr int sm90_has<A, A> = 1;
 
-/* CAP: sm90_cap, or nothing. */
-template <int DTYPE, int DIM, int V_DIM, class... CAP>
+/* MORE: sm90_cap, sm90_norm, or nothing. */
+template <int DTYPE, int DIM, int V_DIM, class... MORE>
 __global__ void __launch_bounds__(SM90_THREADS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                        const __grid_constant__ CUtensorMap v,
@@ -87,8 +98,9 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
                        GPU_PARAMETER sm90_schedule schedule,
                        GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_call call, const int32_t *failed,
-                       GPU_PARAMETER CAP... cap) {
-    typedef sm90_type<DTYPE, DIM, V_DIM, sizeof...(CAP)> T;
+                       GPU_PARAMETER MORE... more) {
+    typedef sm90_type<DTYPE, DIM, V_DIM, sm90_has<sm90_cap, MORE...>, sm90_has<sm90_norm, MORE...>>
+        T;
     extern __shared__ __align__(1024) char sm90_memory[];
     const sm90_block b = {&problem,
                           &call,
@@ -96,7 +108,8 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
                           &schedule,
                           (sm90_header *)(void *)sm90_memory,
                           (uint32_t)__cvta_generic_to_shared(sm90_memory) + SM90_HEADER,
-                          sm90_cap_of(cap...)};
+                          sm90_more_of(more...).cap,
+                          sm90_more_of(more...).norm};
     const int group = (int)threadIdx.x / 128;
     if (threadIdx.x == 32) {
         sm90_prefetch_map(&q);
@@ -130,6 +143,9 @@ const void *const gpu_attention_sm90_kernels[SM90_HEADS][2] = {
 const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2] = {
     SM90_KERNELS(64, 64, sm90_cap), SM90_KERNELS(128, 128, sm90_cap),
     SM90_KERNELS(192, 128, sm90_cap), SM90_KERNELS(256, 256, sm90_cap)};
+const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, sm90_norm);
+const void *const gpu_attention_sm90_keys_kernels[2] = {
+    GPU_KERNEL(gpu_attention_sm90_keys<ROPE_F16>), GPU_KERNEL(gpu_attention_sm90_keys<ROPE_BF16>)};
 const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
 const void *const gpu_attention_sm90_gather_kernel = GPU_KERNEL(gpu_attention_sm90_gather);
 const void *const gpu_attention_sm90_convert_kernels[2] = {

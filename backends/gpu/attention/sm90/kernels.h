@@ -41,6 +41,14 @@ typedef struct sm90_part {
     int64_t sequence, sequences, head, heads;
 } sm90_part;
 
+/* The most bytes of them, but those of one head of a sequence; and the bytes of such a head. */
+enum { SM90_GATHER_MOST = 256 << 20 };
+double sm90_gathered_head(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
+
+/* A call of part of another, whose keys are cached and whose angles are known. */
+rope_attention_call sm90_part_of(const rope_attention_problem *problem,
+                                 const rope_attention_call *call, const sm90_part *part);
+
 /* From nothing to the first part of a call, from one to the next; 0: there is none. */
 int sm90_next_part(const rope_attention_problem *problem, const rope_attention_call *call,
                    sm90_part *part);
@@ -75,6 +83,22 @@ typedef struct sm90_positions {
 } sm90_positions;
 
 enum { SM90_ANGLE_THREADS = 128 };
+
+/* A norm by the root mean square of heads that rotate as a whole: of elements in vectors of 16
+ * bytes, rounded ahead of the weight and behind it. */
+typedef struct sm90_norm {
+    const void *weight;
+    float eps;
+} sm90_norm;
+
+/* Keys of all tokens; strides over [batch, token, head]. */
+typedef struct sm90_keys_ahead {
+    const void *in;
+    void *out;
+    int64_t in_stride[3], out_stride[3];
+    int64_t count; /* of tokens */
+    int32_t tokens, heads;
+} sm90_keys_ahead;
 
 /* What makes capped logits of base 2 of scores s: up to `end`, s times the sum of near[i] s^2i,
  * then most * (1 - 2 / (1 + 2^(rise * s))). */
@@ -116,6 +140,13 @@ extern const void *const gpu_attention_sm90_kernels[SM90_HEADS][2];
 
 /* Those of scores with a soft cap take (..., sm90_cap) behind that. */
 extern const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2];
+
+/* Those of heads of 128 whose queries have a norm take (..., sm90_norm) behind that. */
+extern const void *const gpu_attention_sm90_norm_kernels[2];
+
+/* Of f16 and of bf16; take (sm90_keys_ahead, sm90_rotation, sm90_norm): a thread of
+ * SM90_ANGLE_THREADS normalises and rotates 8 pairs of a token's heads. */
+extern const void *const gpu_attention_sm90_keys_kernels[2];
 
 /* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none): a
  * block of GPU_ATTENTION_THREADS threads says of a sequence of more than `few` rows whether its

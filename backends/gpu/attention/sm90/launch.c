@@ -190,6 +190,14 @@ static const void *kernel_of(const rope_attention_problem *p) {
                             : gpu_attention_sm90_kernels)[heads_of(p)][p->rope.dtype == ROPE_BF16];
 }
 
+/* That of norms, or NULL. */
+static const void *normed_of(const rope_attention_problem *p) {
+    return p->head_dim == 128 && heads_of(p) == SM90_128 && p->rope.pairs == 64 && p->rotates[1] &&
+                   !(p->soft_cap > 0)
+               ? gpu_attention_sm90_norm_kernels[p->rope.dtype == ROPE_BF16]
+               : NULL;
+}
+
 /* By a polynomial that has tanh(x) within 1.2e-7 of itself for x up to 0.75. */
 static sm90_cap cap_of(const rope_attention_problem *p) {
     static const double tanh[6] = {
@@ -225,15 +233,19 @@ int32_t gpu_sm90_shared(const rope_attention_problem *p) {
     return GPU_SM90_SHARED(room_of(p).dim, room_of(p).v_dim);
 }
 
-gpuError_t gpu_sm90_load(const void *kernel) {
-    const void *const kernels[] = {kernel,
+gpuError_t gpu_sm90_load(const rope_attention_problem *p) {
+    const int is_bf16 = p->rope.dtype == ROPE_BF16;
+    const void *const normed = normed_of(p);
+    const void *const kernels[] = {kernel_of(p),
+                                   normed,
+                                   gpu_attention_sm90_keys_kernels[is_bf16],
                                    gpu_attention_sm90_angles_kernel,
                                    gpu_attention_sm90_pages_kernel,
                                    gpu_attention_sm90_gather_kernel,
-                                   gpu_attention_sm90_convert_kernels[0],
-                                   gpu_attention_sm90_convert_kernels[1]};
+                                   gpu_attention_sm90_convert_kernels[is_bf16]};
     int32_t early;
-    return gpu_kernels_load(kernels, 6, &early);
+    const gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
+    return error == gpuSuccess && normed ? gpu_allow_shared(normed, gpu_sm90_shared(p)) : error;
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
@@ -256,6 +268,25 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
             return 0;
     return count_tiles(
         call, &(sm90_schedule){.pack = sm90_pack_of(call->rope.tensor[0].heads / call->k.heads)});
+}
+
+static int takes_norm(const rope_attention_problem *p, const gpu_sm90_norms *norms, int which) {
+    const rope_append_steps *s = &norms->steps[which];
+    const rope_append_operand *o = &norms->operand[which];
+    return o->heads && s->norm == ROPE_NORM_RMS && s->norm_scope == ROPE_NORM_HEAD &&
+           s->norm_dim == p->head_dim && s->weight == ROPE_NORM_WEIGHT &&
+           s->rounding == ROPE_NORM_ROUND_TWICE && s->weight_dtype == p->rope.dtype &&
+           (!o->weight_stride || o->heads == 1) && (uintptr_t)o->weight % 16 == 0;
+}
+
+/* Keys have the angles of queries. */
+int gpu_sm90_normalises(const rope_attention_problem *p, const rope_attention_call *call,
+                        const gpu_sm90_norms *norms) {
+    const sm90_view in = {call->k.in,     call->k.in_stride, call->k.in_stride[3], call->rope.batch,
+                          call->k_tokens, call->k.heads,     p->head_dim};
+    return normed_of(p) && gpu_sm90_rotates(p, call) && call->k.in && !depends(call) &&
+           gpu_attention_stands_alike(call) && takes_norm(p, norms, 0) && takes_norm(p, norms, 1) &&
+           sm90_map_fits(&in);
 }
 
 static int32_t near(int64_t n) {
@@ -330,6 +361,30 @@ static gpuError_t launch_angles(const gpu_sm90_call *l, int early) {
                              early);
 }
 
+static sm90_norm norm_of(const gpu_sm90_norms *norms, int which) {
+    return (sm90_norm){.weight = norms->operand[which].weight, .eps = norms->steps[which].eps};
+}
+
+static gpuError_t launch_keys(const gpu_sm90_call *l, sm90_rotation *rotation) {
+    const rope_append_operand *k = &l->call->k;
+    sm90_norm norm = norm_of(l->norms, 1);
+    sm90_keys_ahead keys = {.in = k->in,
+                            .out = k->out,
+                            .count = l->call->rope.batch * l->call->k_tokens,
+                            .tokens = (int32_t)l->call->k_tokens,
+                            .heads = (int32_t)k->heads};
+    for (int i = 0; i < 3; i++) {
+        keys.in_stride[i] = k->in_stride[i];
+        keys.out_stride[i] = k->out_stride[i];
+    }
+    void *arguments[] = {&keys, rotation, &norm};
+    const int64_t threads = keys.count * (rotation->pairs / 8);
+    const dim3 grid = {(uint32_t)gpu_divide_up(threads, SM90_ANGLE_THREADS), 1, 1},
+               block = {SM90_ANGLE_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_keys_kernels[l->problem->rope.dtype == ROPE_BF16],
+                             grid, block, arguments, 0, l->stream, l->follows_early);
+}
+
 /* Where a launch that looks at pages says that packed sequences are all left out, or NULL. */
 static int32_t *none_of(const gpu_sm90_call *l) {
     return gpu_sm90_looks_at_pages(l->problem) && l->leaves_few && l->call->rope.position.cu_seqlens
@@ -361,6 +416,7 @@ static gpuError_t attend(const gpu_sm90_call *l, int first) {
                   page = gathered ? 0 : sm90_page_of(p), keys = page ? page : sm90_keys_of_tile(p);
     sm90_schedule schedule = schedule_of(p, &call, page, failed, &l->memory, l->leaves_few);
     sm90_cap cap = p->soft_cap > 0 ? cap_of(p) : (sm90_cap){0};
+    sm90_norm norm = l->norms ? norm_of(l->norms, 0) : (sm90_norm){0};
     const int32_t pack = 1 << schedule.pack;
     schedule.none = none_of(l);
     CUtensorMap maps[4];
@@ -375,62 +431,18 @@ static gpuError_t attend(const gpu_sm90_call *l, int first) {
               resets = schedule.tickets && !(rotates && first);
     if (error == gpuSuccess && resets)
         error = cudaMemsetAsync(schedule.tickets, 0, sizeof *schedule.tickets, l->stream);
-    void *arguments[] = {&maps[0], &maps[1], &maps[2], &maps[3], &schedule, (void *)(uintptr_t)p,
-                         &call,    &failed,  &cap};
+    if (error == gpuSuccess && l->norms)
+        error = launch_keys(l, &schedule.rotation);
+    void *arguments[] = {&maps[0], &maps[1],  &maps[2],
+                         &maps[3], &schedule, (void *)(uintptr_t)p,
+                         &call,    &failed,   l->norms ? (void *)&norm : &cap};
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {SM90_THREADS, 1, 1};
     const int early = (rotates || looks ? l->follows_early : l->early) && !resets;
-    return error == gpuSuccess ? gpu_launch_kernel(kernel_of(p), grid, block, arguments,
-                                                   gpu_sm90_shared(p), l->stream, early)
-                               : error;
-}
-
-static int64_t bytes_of(int32_t dtype) {
-    return dtype >= ROPE_F8E4M3 ? 1 : dtype == ROPE_F32 ? 4 : 2;
-}
-
-static const void *skip(const void *list, int64_t bytes) {
-    return list ? (const char *)list + bytes : NULL;
-}
-
-static void skip_cached(const rope_attention_problem *p, const rope_append_steps *steps,
-                        const sm90_part *part, rope_append_operand *o) {
-    const int64_t row = p->cache == ROPE_CACHE_SEQUENCE ? part->sequence : 0;
-    o->heads = part->heads;
-    o->cache = (char *)o->cache + (row * o->cache_stride[0] + part->head * o->cache_stride[2]) *
-                                      bytes_of(steps->store_dtype);
-    if (o->scale)
-        o->scale += row * o->scale_stride[0] + part->head * o->scale_stride[2];
-}
-
-/* A call of part of another, whose keys are cached and whose angles are known. */
-static rope_attention_call part_of(const rope_attention_problem *p, const rope_attention_call *call,
-                                   const sm90_part *part) {
-    rope_attention_call c = *call;
-    rope_operand *q = &c.rope.tensor[0];
-    rope_position_map *map = &c.rope.position;
-    const int64_t n = part->sequence, row = map->cu_seqlens ? 0 : n, width = map->wide ? 8 : 4,
-                  head = part->head * (q->heads / c.k.heads);
-    q->heads = part->heads * (q->heads / c.k.heads);
-    q->in = skip(q->in, 2 * (row * q->in_stride[0] + head * q->in_stride[2]));
-    q->out =
-        (void *)(uintptr_t)skip(q->out, 2 * (row * q->out_stride[0] + head * q->out_stride[2]));
-    c.out = (char *)c.out + 2 * (row * c.out_stride[0] + head * c.out_stride[2]);
-    if (c.lse)
-        c.lse += row * c.lse_stride[0] + head * c.lse_stride[2];
-    if (map->cu_seqlens)
-        map->sequences = part->sequences;
-    else
-        c.rope.batch = part->sequences;
-    map->cu_seqlens = skip(map->cu_seqlens, n * width);
-    c.q_lengths = skip(c.q_lengths, n * width);
-    c.k_lengths = skip(c.k_lengths, n * width);
-    c.sinks = skip(c.sinks, head * bytes_of(p->sink_dtype));
-    c.block_table = skip(c.block_table, n * c.table_stride[0] * (p->table_wide ? 8 : 4));
-    c.pages -= p->cache == ROPE_CACHE_SEQUENCE ? n : 0;
-    skip_cached(p, &p->k, part, &c.k);
-    skip_cached(p, &p->v, part, &c.v);
-    return c;
+    return error == gpuSuccess
+               ? gpu_launch_kernel(l->norms ? normed_of(p) : kernel_of(p), grid, block, arguments,
+                                   gpu_sm90_shared(p), l->stream, early)
+               : error;
 }
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
@@ -444,7 +456,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const size_t row = has_rows(l->call) ? (size_t)l->call->rope.tokens * gpu_sm90_angles(p) : 0;
     sm90_part part = {0};
     for (int first = 1; error == gpuSuccess && sm90_next_part(p, l->call, &part); first = 0) {
-        const rope_attention_call call = part_of(p, l->call, &part);
+        const rope_attention_call call = sm90_part_of(p, l->call, &part);
         gpu_sm90_call one = *l;
         one.call = &call;
         one.memory.failed += part.sequence;

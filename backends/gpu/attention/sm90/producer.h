@@ -240,12 +240,18 @@ GPU_FN void sm90_rotate_queries(const sm90_block &b, const sm90_tile *t, int n, 
         angles = sm90_fetch_angles<T>(b, t, 0, thread);
     sm90_wait_turn(SM90_BARRIER(b, queries_sent, 0), n);
     sm90_await_angles(angles);
+    if (T::NORMS && !is_first) {
+        sm90_find_norms<T>(b, b.header->norms, sm90_queries<T>(b, n % 2), 0,
+                           queries << b.schedule->pack, thread, SM90_HELPERS);
+        sm90_helpers_barrier();
+    }
 #pragma unroll 1
     for (int first = 0; first < queries && !is_first;) {
         const int end = min(first + sm90_fetched<T>, queries);
         if (end < queries)
             angles = sm90_fetch_angles<T>(b, t, end, thread);
-        sm90_rotate<T>(b, t, sm90_queries<T>(b, n % 2), first, end, thread, SM90_HELPERS);
+        sm90_rotate<T>(b, t, sm90_queries<T>(b, n % 2), first, end, thread, SM90_HELPERS,
+                       b.header->norms);
         sm90_await_angles(angles);
         first = end;
     }

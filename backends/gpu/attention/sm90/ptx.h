@@ -155,6 +155,12 @@ GPU_FN float sm90_reciprocal(float x) {
     return y;
 }
 
+GPU_FN float sm90_root_reciprocal(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 template <int DTYPE> GPU_FN uint32_t sm90_join(float low, float high) {
     uint32_t two;
     if (DTYPE == ROPE_BF16)

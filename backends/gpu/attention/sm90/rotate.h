@@ -2,9 +2,8 @@
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_ROTATE_H
 #define ROPEKIT_GPU_ATTENTION_SM90_ROTATE_H
 
-#include "backends/gpu/attention/sm90/tile.h"
+#include "backends/gpu/attention/sm90/norm.h"
 #include "common/math/angle.h"
-#include "common/math/rotate.h"
 
 /* --- angles --- */
 
@@ -68,15 +67,6 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
 
 /* --- rows --- */
 
-/* Two pairs: elements of a and of b at the same place. */
-template <int DTYPE> GPU_FN void sm90_rotate_two(float2 c, float2 s, uint32_t &a, uint32_t &b) {
-    const float2 x = gpu_split<DTYPE>(a), y = gpu_split<DTYPE>(b);
-    const rope_pair one = rope_rotate({x.x, y.x}, {c.x, s.x, c.x, s.x}),
-                    two = rope_rotate({x.y, y.y}, {c.y, s.y, c.y, s.y});
-    a = gpu_join<DTYPE>(one.x1, two.x1);
-    b = gpu_join<DTYPE>(one.x2, two.x2);
-}
-
 /* Queries of a tile that are there. */
 GPU_FN int sm90_queries_of(const sm90_block &b, const sm90_tile *t) {
     return ((t->rows - 1) >> b.schedule->pack) + 1;
@@ -113,11 +103,6 @@ GPU_FN void sm90_await_angles(const float2 &line) {
     asm volatile("" ::"f"(line.x), "f"(line.y) : "memory");
 }
 
-/* Cosines and sines of 8 pairs side by side. */
-struct sm90_angles {
-    float4 c[2], s[2];
-};
-
 /* Rotates 8 pairs of ROWS rows of a query; one, other: addresses of their elements in row 0 of 8.
  */
 template <int DTYPE, int ROWS>
@@ -131,10 +116,7 @@ GPU_FN void sm90_rotate_pairs(const sm90_angles &m, uint32_t one, uint32_t other
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        sm90_rotate_two<DTYPE>({m.c[0].x, m.c[0].y}, {m.s[0].x, m.s[0].y}, x[i].x, y[i].x);
-        sm90_rotate_two<DTYPE>({m.c[0].z, m.c[0].w}, {m.s[0].z, m.s[0].w}, x[i].y, y[i].y);
-        sm90_rotate_two<DTYPE>({m.c[1].x, m.c[1].y}, {m.s[1].x, m.s[1].y}, x[i].z, y[i].z);
-        sm90_rotate_two<DTYPE>({m.c[1].z, m.c[1].w}, {m.s[1].z, m.s[1].w}, x[i].w, y[i].w);
+        sm90_rotate_eight<DTYPE>(m, x[i], y[i]);
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -144,10 +126,45 @@ GPU_FN void sm90_rotate_pairs(const sm90_angles &m, uint32_t one, uint32_t other
     }
 }
 
-/* Rotates queries first to end - 1 of a tile. A thread has 8 pairs of some of them. */
+/* Normalises and rotates those of one row. */
+template <class T>
+GPU_FN void sm90_change_row(const sm90_norm &norm, float reciprocal, const sm90_angles &m,
+                            uint32_t one, uint32_t other, int row, int lane) {
+    const uint32_t swizzle = (uint32_t)(row & 7) * 16, at = (uint32_t)row * 128;
+    sm90_pairs x;
+    x.one = sm90_read((one ^ swizzle) + at);
+    x.other = sm90_read((other ^ swizzle) + at);
+    sm90_normalise<T::DTYPE>(reciprocal, sm90_weights(norm, T::DIM / 16, lane), x.one, x.other);
+    sm90_rotate_eight<T::DTYPE>(m, x.one, x.other);
+    sm90_write((one ^ swizzle) + at, x.one);
+    sm90_write((other ^ swizzle) + at, x.other);
+}
+
+/* The sum of squares of N times 8 elements of a row, in the order of norms. */
+template <class T, int N> GPU_FN float sm90_sum_of(uint32_t queries, int row, int chunk) {
+    if constexpr (N == 1)
+        return sm90_squares<T::DTYPE>(sm90_read(queries + sm90_chunk(SM90_ROWS, row, chunk)));
+    else
+        return sm90_sum_of<T, N / 2>(queries, row, chunk) +
+               sm90_sum_of<T, N / 2>(queries, row, chunk + N / 2);
+}
+
+/* Reciprocals of rows first to end - 1, for those who rotate them. */
+template <class T>
+GPU_FN void sm90_find_norms(const sm90_block &b, float *norms, uint32_t queries, int first, int end,
+                            int thread, int threads) {
+#pragma unroll 1
+    for (int row = first + thread; row < end; row += threads) {
+        const float sum = sm90_sum_of<T, T::DIM / 8>(queries, row, 0);
+        norms[row] = sm90_norm_reciprocal(sum, T::DIM, b.norm->eps);
+    }
+}
+
+/* Rotates queries first to end - 1 of a tile. A thread has 8 pairs of some of them. norms: of
+ * sm90_find_norms(), where there are some. */
 template <class T>
 GPU_FN void sm90_rotate(const sm90_block &b, const sm90_tile *t, uint32_t queries, int first,
-                        int end, int thread, int threads) {
+                        int end, int thread, int threads, const float *norms) {
     const sm90_rotation &r = b.schedule->rotation;
     const int pack = b.schedule->pack, eights = r.pairs / 8, group = thread / eights,
               groups = threads / eights, at = r.from + thread % eights * 8;
@@ -157,6 +174,13 @@ GPU_FN void sm90_rotate(const sm90_block &b, const sm90_tile *t, uint32_t querie
 #pragma unroll 1
     for (int query = first + group; group < groups && query < end; query += groups) {
         const float4 *from = angles + query * (r.pairs / 2);
+        if constexpr (T::NORMS) { /* as many rows as registers hold */
+            const sm90_angles m = sm90_read_angles(from, r.pairs);
+#pragma unroll 1
+            for (int row = query << pack; row < (query + 1) << pack; row++)
+                sm90_change_row<T>(*b.norm, norms[row], m, one, other, row, thread % eights);
+            continue;
+        }
         const sm90_angles m = {{__ldg(from), __ldg(from + 1)},
                                {__ldg(from + r.pairs / 4), __ldg(from + r.pairs / 4 + 1)}};
         if (pack == 0)

@@ -7,12 +7,13 @@
 #include "backends/gpu/attention/sm90/wgmma.h"
 
 /* Types of elements, sizes of heads, and what follows from them. */
-template <int DTYPE_, int DIM_, int V_DIM_, int CAPS_> struct sm90_type {
+template <int DTYPE_, int DIM_, int V_DIM_, int CAPS_, int NORMS_> struct sm90_type {
     enum {
         DTYPE = DTYPE_,
         DIM = DIM_,
         V_DIM = V_DIM_,
         CAPS = CAPS_,                    /* scores have a soft cap */
+        NORMS = NORMS_,                  /* queries have a norm */
         KEYS = GPU_SM90_KEYS(DIM),       /* of a tile */
         QUERIES = GPU_SM90_QUERIES(DIM), /* tiles of them in shared memory */
         QUERY_BYTES = SM90_ROWS * DIM * 2,
@@ -61,6 +62,7 @@ struct sm90_header {
     int32_t again[SM90_AGAIN];
     int32_t found[4]; /* something was taken out of values n, at n % 4 */
     sm90_tile tile[SM90_KNOWN];
+    float norms[SM90_ROWS]; /* of rows that are rotated ahead */
 };
 static_assert(sizeof(sm90_header) <= SM90_HEADER, "in its room");
 
@@ -87,8 +89,9 @@ struct sm90_block {
     const int32_t *failed;
     const sm90_schedule *schedule;
     sm90_header *header;
-    uint32_t memory;     /* address of the tiles */
-    const sm90_cap *cap; /* or NULL */
+    uint32_t memory;       /* address of the tiles */
+    const sm90_cap *cap;   /* or NULL */
+    const sm90_norm *norm; /* or NULL */
 };
 
 struct sm90_maps {

@@ -1,0 +1,149 @@
+/* Norms of heads that rotate as a whole, with the bits of rope_append. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_NORM_H
+#define ROPEKIT_GPU_ATTENTION_SM90_NORM_H
+
+#include "backends/gpu/attention/sm90/tile.h"
+#include "common/math/norm.h"
+#include "common/math/rotate.h"
+
+/* Elements of 8 pairs side by side: the first of all, and the others. */
+struct sm90_pairs {
+    uint4 one, other;
+};
+
+/* Cosines and sines of 8 pairs. */
+struct sm90_angles {
+    float4 c[2], s[2];
+};
+
+/* `from` on, of rows of `pairs` pairs. */
+GPU_FN sm90_angles sm90_read_angles(const float4 *from, int pairs) {
+    return {{__ldg(from), __ldg(from + 1)}, {__ldg(from + pairs / 4), __ldg(from + pairs / 4 + 1)}};
+}
+
+/* Two pairs: elements of a and of b at the same place. */
+template <int DTYPE> GPU_FN void sm90_rotate_two(float2 c, float2 s, uint32_t &a, uint32_t &b) {
+    const float2 x = gpu_split<DTYPE>(a), y = gpu_split<DTYPE>(b);
+    const rope_pair one = rope_rotate({x.x, y.x}, {c.x, s.x, c.x, s.x}),
+                    two = rope_rotate({x.y, y.y}, {c.y, s.y, c.y, s.y});
+    a = gpu_join<DTYPE>(one.x1, two.x1);
+    b = gpu_join<DTYPE>(one.x2, two.x2);
+}
+
+template <int DTYPE> GPU_FN void sm90_rotate_eight(const sm90_angles &m, uint4 &x, uint4 &y) {
+    sm90_rotate_two<DTYPE>({m.c[0].x, m.c[0].y}, {m.s[0].x, m.s[0].y}, x.x, y.x);
+    sm90_rotate_two<DTYPE>({m.c[0].z, m.c[0].w}, {m.s[0].z, m.s[0].w}, x.y, y.y);
+    sm90_rotate_two<DTYPE>({m.c[1].x, m.c[1].y}, {m.s[1].x, m.s[1].y}, x.z, y.z);
+    sm90_rotate_two<DTYPE>({m.c[1].z, m.c[1].w}, {m.s[1].z, m.s[1].w}, x.w, y.w);
+}
+
+/* --- norms --- */
+
+template <int DTYPE> GPU_FN float sm90_squares(uint32_t word) {
+    const float2 x = gpu_split<DTYPE>(word);
+    return rope_norm_squares(x.x, x.y);
+}
+
+/* The sum of 8 elements' squares, in the order of norms. */
+template <int DTYPE> GPU_FN float sm90_squares(const uint4 &x) {
+    return (sm90_squares<DTYPE>(x.x) + sm90_squares<DTYPE>(x.y)) +
+           (sm90_squares<DTYPE>(x.z) + sm90_squares<DTYPE>(x.w));
+}
+
+/* Rounded twice, as rope_normalized() with ROPE_NORM_ROUND_TWICE. */
+template <int DTYPE>
+GPU_FN void sm90_normalise_two(float reciprocal, uint32_t weight, uint32_t &x) {
+    const float2 two = gpu_split<DTYPE>(x);
+    const uint32_t once = gpu_join<DTYPE>(two.x * reciprocal, two.y * reciprocal);
+    x = DTYPE == ROPE_F16 ? gpu_multiply_f16(once, weight) : gpu_multiply_bf16(once, weight);
+}
+
+template <int DTYPE>
+GPU_FN void sm90_normalise_eight(float reciprocal, const uint4 &weight, uint4 &x) {
+    sm90_normalise_two<DTYPE>(reciprocal, weight.x, x.x);
+    sm90_normalise_two<DTYPE>(reciprocal, weight.y, x.y);
+    sm90_normalise_two<DTYPE>(reciprocal, weight.z, x.z);
+    sm90_normalise_two<DTYPE>(reciprocal, weight.w, x.w);
+}
+
+/* rope_norm_reciprocal() of a sum of squares, without the branches that the compiler's root and
+ * quotient have: numbers whose root would not be exact in these steps are multiplied before. */
+GPU_FN float sm90_norm_reciprocal(float squares, int n, float eps) {
+    const float given = rope_norm_mean(squares, n) + eps;
+    const bool small = given < 0x1p-100f;
+    const float x = small ? given * 0x1p104f : given, y = sm90_root_reciprocal(x), g = x * y,
+                root = fmaf(fmaf(-g, g, x), 0.5f * y, g), z = sm90_reciprocal(root),
+                result = fmaf(z, fmaf(-root, z, 1.0f), z);
+    return given == 0 ? INFINITY : given == INFINITY ? 0 : small ? result * 0x1p52f : result;
+}
+
+/* 8 pairs of a head that has this reciprocal. */
+template <int DTYPE>
+GPU_FN void sm90_normalise(float reciprocal, const sm90_pairs &weight, uint4 &x, uint4 &y) {
+    sm90_normalise_eight<DTYPE>(reciprocal, weight.one, x);
+    sm90_normalise_eight<DTYPE>(reciprocal, weight.other, y);
+}
+
+/* Not kept in registers, of which there are few. */
+GPU_FN uint4 sm90_read_again(const uint4 *from) {
+    uint4 x;
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+}
+
+GPU_FN sm90_pairs sm90_weights(const sm90_norm &norm, int lanes, int lane) {
+    const uint4 *weight = (const uint4 *)norm.weight + lane;
+    return {sm90_read_again(weight), sm90_read_again(weight + lanes)};
+}
+
+/* --- keys --- */
+
+/* Keys rotate by the angles of queries that stand where they do. */
+template <int DTYPE>
+__global__ void __launch_bounds__(SM90_ANGLE_THREADS)
+    gpu_attention_sm90_keys(GPU_PARAMETER sm90_keys_ahead k, GPU_PARAMETER sm90_rotation r,
+                            GPU_PARAMETER sm90_norm norm) {
+    enum { HEADS = 4 }; /* on their way */
+    typedef typename gpu_element<DTYPE>::bits bits;
+    const int lanes = r.pairs / 8, lane = (int)threadIdx.x % lanes;
+    const int64_t thread = (int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x,
+                  n = min(thread / lanes, k.count - 1), row = n / k.tokens, token = n % k.tokens;
+    const bits *in = (const bits *)k.in + row * k.in_stride[0] + token * k.in_stride[1] + lane * 8;
+    bits *out = (bits *)k.out + row * k.out_stride[0] + token * k.out_stride[1] + lane * 8;
+    gpu_wait_for_last();
+    gpu_let_next_start();
+    const sm90_pairs weight = sm90_weights(norm, lanes, lane);
+    const sm90_angles m =
+        sm90_read_angles((const float4 *)(const void *)r.angles +
+                             (row * r.row_step + token) * (r.pairs / 2) + lane * 2,
+                         r.pairs);
+    for (int first = 0; first < k.heads; first += HEADS) {
+        sm90_pairs x[HEADS];
+#pragma unroll
+        for (int i = 0; i < HEADS; i++) {
+            const bits *from = in + min(first + i, k.heads - 1) * k.in_stride[2];
+            x[i] = {*(const uint4 *)(const void *)from,
+                    *(const uint4 *)(const void *)(from + r.pairs)};
+        }
+#pragma unroll
+        for (int i = 0; i < HEADS; i++) {
+            float one = sm90_squares<DTYPE>(x[i].one), other = sm90_squares<DTYPE>(x[i].other);
+            for (int bit = 1; bit < lanes; bit *= 2) {
+                one = one + __shfl_xor_sync(~0u, one, bit);
+                other = other + __shfl_xor_sync(~0u, other, bit);
+            }
+            sm90_normalise<DTYPE>(sm90_norm_reciprocal(one + other, 16 * lanes, norm.eps), weight,
+                                  x[i].one, x[i].other);
+            sm90_rotate_eight<DTYPE>(m, x[i].one, x[i].other);
+            bits *to = out + (first + i) * k.out_stride[2];
+            if (first + i < k.heads) {
+                *(uint4 *)(void *)to = x[i].one;
+                *(uint4 *)(void *)(to + r.pairs) = x[i].other;
+            }
+        }
+    }
+}
+
+#endif
