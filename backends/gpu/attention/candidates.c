@@ -1,5 +1,6 @@
 /* The operation "attention": its candidates, what they bind and how they run. */
 #include "backends/gpu/attention/choose.h"
+#include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/launch.h"
 #include "backends/gpu/attention/sm90.h"
 #include "backends/gpu/attention/workspace.h"
@@ -50,6 +51,15 @@ static gpuError_t load_sm90(gpu_attention_state *state, const rope_attention_pro
     return gpu_sm90_load(problem);
 }
 
+static gpuError_t load_gather(const gpu_attention_state *state) {
+    int32_t early;
+    return state->tiles == GPU_GENERIC
+               ? gpuSuccess
+               : gpu_kernels_load(
+                     &gpu_attention_gather_kernels[state->problem.rope.dtype == ROPE_BF16], 1,
+                     &early);
+}
+
 static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {
     gpu_attention_state *state = to;
     gpuError_t error = gpu_attention_bind(state, problem, device);
@@ -59,6 +69,8 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *problem
         (void)gpu_tiles_decline(problem, &state->tiles);
     if (error == gpuSuccess && self->data == sm90)
         error = load_sm90(state, problem, device);
+    if (error == gpuSuccess)
+        error = load_gather(state);
     return error == gpuSuccess ? allow_shared(state) : error;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "backends/gpu/attention/choose.h"
 
+#include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/launch.h"
 #include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/attention/sm90.h"
@@ -158,7 +159,7 @@ static void choose_few(const gpu_attention_state *state, const rope_attention_ca
                            : all && !packed && decodes   ? GPU_ATTEND_DECODE
                                                          : GPU_ATTEND_SPLITS;
     const int by_heads = kernel == GPU_ATTEND_DECODE && fills(state) && has(state, GPU_JOIN_DECODE);
-    c->few = (gpu_attending){kernel, fits | GPU_TILE_BY_SPLITS, blocks, 1};
+    c->few = (gpu_attending){kernel, fits | GPU_TILE_BY_SPLITS, 0, blocks, 1};
     c->ones = c->parts.leaves_ones = packed && decodes && may_have_ones(call);
     if ((!all || c->ones) && kernel == GPU_ATTEND_SPLITS &&
         blocks > BLOCKS_EACH * state->on.multiprocessors) {
@@ -187,16 +188,21 @@ static gpu_attending choose_flat(const gpu_attention_state *state, const rope_at
         kernel = GPU_ATTEND_GENERIC_FEW; /* smaller blocks, of which all have several */
         blocks = tiles_for(state, call, kernel) * call->k.heads;
     }
-    return (gpu_attending){kernel, fits, blocks, 1};
+    return (gpu_attending){kernel, fits, 0, blocks, 1};
 }
 
 static gpu_attending choose_tiles(const gpu_attention_state *state, const rope_attention_call *call,
                                   int32_t fits) {
-    gpu_attending a = {GPU_ATTEND_TILES, fits, tiles_for(state, call, GPU_ATTEND_TILES),
+    gpu_attending a = {GPU_ATTEND_TILES, fits, 0, tiles_for(state, call, GPU_ATTEND_TILES),
                        call->k.heads};
-    if (state->sm90 && gpu_sm90_fits(&state->problem, call))
+    if (state->sm90 && gpu_sm90_fits(&state->problem, call)) {
         a.kernel = GPU_ATTEND_SM90;
-    else if (a.x <= INT32_MAX / 2 && is_prompt(state, call, fits)) {
+        return a;
+    }
+    a.parts = gpu_attention_gathers(&state->problem, call);
+    if (a.parts)
+        a.fits |= gpu_attention_gathered_fits(&state->problem, call);
+    if (a.x <= INT32_MAX / 2 && is_prompt(state, call, a.fits)) {
         a.kernel = GPU_ATTEND_PROMPT;
         a.fits |= gpu_attention_starts_all(a.x, a.y) ? GPU_TILE_ONCE : 0;
     }

@@ -35,6 +35,7 @@ gpu_attention_function gpu_attention_function_of(const gpu_attention_state *stat
 typedef struct gpu_attending {
     int32_t kernel; /* GPU_ATTEND_ */
     int32_t fits;   /* GPU_TILE_ */
+    int32_t parts;  /* keys and values are gathered ahead of it, part by part */
     int64_t x, y;   /* blocks; decode has others */
 } gpu_attending;
 

@@ -6,6 +6,7 @@
 #include "backends/gpu/attention/launch.h"
 
 #include "backends/gpu/attention/choose.h"
+#include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/attention/sm90.h"
@@ -101,6 +102,37 @@ static gpuError_t attend_sm90(launches *l, const gpu_attending *a) {
     return gpu_sm90_launch(&call);
 }
 
+/* Blocks that gather on a multiprocessor. */
+enum { GATHERERS = 16 };
+
+static gpuError_t attend_part(launches *l, const gpu_attention_choice *c,
+                              const gpu_attention_part *part) {
+    const rope_attention_problem *p = &l->state->problem;
+    const int64_t sequences = rope_attention_sequences(&l->call);
+    const rope_attention_call given = gpu_attention_part_of(p, &l->call, part);
+    gpu_attending a = c->rest;
+    l->call = given;
+    l->failed = l->failed ? l->failed + part->sequence : NULL;
+    gpu_gathering how = gpu_attention_gathering(p, &l->call, l->sm90.gathered, 0);
+    how.few = a.fits & GPU_TILE_LEAVES_FEW ? GPU_SPLIT_ROWS : 0;
+    a.x = given.rope.position.cu_seqlens ? a.x : a.x / sequences * part->sequences;
+    a.y = part->heads;
+    const gpuError_t error = gpu_attention_launch_gather(
+        p, &given, &how, GATHERERS * l->state->on.multiprocessors, l->stream, gpu_next_early(l));
+    return error == gpuSuccess ? start(l, &a, &c->parts) : error;
+}
+
+static gpuError_t attend_parts(launches *l, const gpu_attention_choice *c) {
+    gpuError_t error = gpuSuccess;
+    gpu_attention_part part = {0};
+    while (error == gpuSuccess && gpu_attention_next_part(&l->state->problem, &l->call, &part)) {
+        launches one = *l;
+        error = attend_part(&one, c, &part);
+        l->early = one.early;
+    }
+    return error;
+}
+
 static gpuError_t attend(launches *l, const gpu_attention_choice *c) {
     if (c->few.kernel == GPU_ATTEND_DECODE)
         return attend_decode(l, c);
@@ -111,6 +143,8 @@ static gpuError_t attend(launches *l, const gpu_attention_choice *c) {
         error = join(l, &c->parts);
     if (error == gpuSuccess && c->rest.kernel == GPU_ATTEND_SM90)
         return attend_sm90(l, &c->rest);
+    if (error == gpuSuccess && c->rest.parts)
+        return attend_parts(l, c);
     return error == gpuSuccess ? start(l, &c->rest, &c->parts) : error;
 }
 

@@ -28,7 +28,7 @@ typedef struct gpu_sm90_memory {
     void *tickets;   /* GPU_SM90_TICKETS bytes: a counter, and whether there is no tile */
     void *angles;    /* gpu_sm90_angles() bytes of each query, where they rotate here */
     int32_t *failed; /* of each sequence, where gpu_sm90_looks_at_pages() */
-    void *gathered;  /* gpu_sm90_gathered() bytes */
+    void *gathered;  /* the first part of keys and values, where they are gathered */
 } gpu_sm90_memory;
 enum { GPU_SM90_TICKETS = 8 };
 
@@ -85,8 +85,8 @@ int gpu_sm90_normalises(const rope_attention_problem *problem, const rope_attent
 /* Bytes of a query's angles. */
 size_t gpu_sm90_angles(const rope_attention_problem *problem);
 
-/* Bytes for keys and values of pages of calls up to these sizes. */
-size_t gpu_sm90_gathered(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
+/* Whether calls up to these sizes may gather keys and values of pages. */
+int gpu_sm90_may_gather(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 
@@ -130,8 +130,8 @@ static inline size_t gpu_sm90_angles(const rope_attention_problem *problem) {
     return 0;
 }
 
-static inline size_t gpu_sm90_gathered(const rope_attention_problem *problem,
-                                       const gpu_attention_sizes *sizes) {
+static inline int gpu_sm90_may_gather(const rope_attention_problem *problem,
+                                      const gpu_attention_sizes *sizes) {
     (void)problem, (void)sizes;
     return 0;
 }

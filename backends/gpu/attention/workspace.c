@@ -1,5 +1,6 @@
 #include "backends/gpu/attention/workspace.h"
 
+#include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/sm90.h"
 
 /* Heads of all queries of a sequence that is read in splits, of calls up to these sizes: at most
@@ -22,6 +23,13 @@ int gpu_attention_rotates_ahead(const gpu_attention_state *state, const gpu_atte
            (state->tiles == GPU_GENERIC || !gpu_attention_few(state, s));
 }
 
+/* Whether some keys and values of calls up to these sizes are gathered. */
+static int gathers(const gpu_attention_state *state, const gpu_attention_sizes *s) {
+    return state->tiles != GPU_GENERIC && !gpu_attention_few(state, s) &&
+           (gpu_attention_converts(&state->problem) ||
+            (state->sm90 && gpu_sm90_may_gather(&state->problem, s)));
+}
+
 int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attention_sizes *sizes,
                             int has_k_out, int has_q_out, gpu_attention_layout *layout) {
     const rope_attention_problem *p = &state->problem;
@@ -33,6 +41,8 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                       gpu_attention_rotates_ahead(state, sizes) && !has_q_out ? sizes->q_rows : 0,
                   splits = gpu_splits_most(p, sizes->k_tokens),
                   parts = state->splits && splits > 1 ? sizes->sequences : 0;
+    const gpu_attention_part part =
+        gathers(state, sizes) ? gpu_attention_first_part(p, sizes) : (gpu_attention_part){0};
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     layout->bytes = 0;
     return gpu_workspace_add((const int64_t[]){failed, 1, 1, 1}, sizeof(int32_t), &layout->bytes,
@@ -49,9 +59,9 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
            gpu_workspace_add((const int64_t[]){state->sm90 && !has_q_out ? sizes->q_rows : 0,
                                                sizes->tokens, 1, 1},
                              gpu_sm90_angles(p), &layout->bytes, &layout->angles) &&
-           gpu_workspace_add((const int64_t[]){state->sm90 != NULL, 1, 1, 1},
-                             state->sm90 ? gpu_sm90_gathered(p, sizes) : 0, &layout->bytes,
-                             &layout->gathered);
+           gpu_workspace_add((const int64_t[]){part.sequences, part.heads, sizes->k_tokens,
+                                               p->head_dim + p->v_head_dim},
+                             element, &layout->bytes, &layout->gathered);
 }
 
 rope_status gpu_attention_workspace(const void *canonical, const void *kernel, const void *given,

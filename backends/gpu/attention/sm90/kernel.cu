@@ -1,7 +1,6 @@
 /* Attention by the matrix products of sm_90a. Keys were rotated before.
  */
 #include "backends/gpu/attention/sm90/consumer.h"
-#include "backends/gpu/attention/sm90/gather.h"
 #include "backends/gpu/attention/sm90/producer.h"
 
 /* Registers of a thread that loads, and of one that multiplies. */
@@ -147,8 +146,4 @@ const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, sm
 const void *const gpu_attention_sm90_keys_kernels[2] = {
     GPU_KERNEL(gpu_attention_sm90_keys<ROPE_F16>), GPU_KERNEL(gpu_attention_sm90_keys<ROPE_BF16>)};
 const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
-const void *const gpu_attention_sm90_gather_kernel = GPU_KERNEL(gpu_attention_sm90_gather);
-const void *const gpu_attention_sm90_convert_kernels[2] = {
-    GPU_KERNEL(gpu_attention_sm90_convert<ROPE_F16>),
-    GPU_KERNEL(gpu_attention_sm90_convert<ROPE_BF16>)};
 const void *const gpu_attention_sm90_angles_kernel = GPU_KERNEL(gpu_attention_sm90_angles);

@@ -30,32 +30,6 @@ int32_t sm90_keys_of_tile(const rope_attention_problem *problem);
  * there is no table. */
 int32_t sm90_page_of(const rope_attention_problem *problem);
 
-/* Whether a problem's cache has elements of other types than products. */
-int sm90_converts(const rope_attention_problem *problem);
-
-/* Whether keys and values of a call are gathered. */
-int sm90_gathers(const rope_attention_problem *problem, const rope_attention_call *call);
-
-/* What is gathered and attended at a time: sequences, and heads of their keys. */
-typedef struct sm90_part {
-    int64_t sequence, sequences, head, heads;
-} sm90_part;
-
-/* The most bytes of them, but those of one head of a sequence; and the bytes of such a head. */
-enum { SM90_GATHER_MOST = 256 << 20 };
-double sm90_gathered_head(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
-
-/* A call of part of another, whose keys are cached and whose angles are known. */
-rope_attention_call sm90_part_of(const rope_attention_problem *problem,
-                                 const rope_attention_call *call, const sm90_part *part);
-
-/* From nothing to the first part of a call, from one to the next; 0: there is none. */
-int sm90_next_part(const rope_attention_problem *problem, const rope_attention_call *call,
-                   sm90_part *part);
-
-/* Gathers those of a call; `rows` is as it, but has them in rows of sequences. */
-gpuError_t sm90_launch_gather(const gpu_sm90_call *launch, rope_attention_call *rows);
-
 /* How queries, whose pairs lie half a window apart, are rotated here: by angles that lie in memory,
  * [row, cosine or sine, pair]. */
 typedef struct sm90_rotation {
@@ -152,21 +126,6 @@ extern const void *const gpu_attention_sm90_keys_kernels[2];
  * block of GPU_ATTENTION_THREADS threads says of a sequence of more than `few` rows whether its
  * table has a page that the cache lacks, and of those that are packed whether there is none. */
 extern const void *const gpu_attention_sm90_pages_kernel;
-
-/* Keys or values in rows of sequences: [sequence, key, head, element], so many keys of each. */
-typedef struct sm90_gathered {
-    void *data;
-    int64_t tokens;
-} sm90_gathered;
-
-/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int keys of a tile,
- * sm90_gathered keys, values): a block of GPU_ATTENTION_THREADS threads copies SM90_GATHERED keys
- * of a sequence. */
-enum { SM90_GATHERED = 4 };
-extern const void *const gpu_attention_sm90_gather_kernel;
-
-/* To f16 and to bf16, from caches of other types: take the same. */
-extern const void *const gpu_attention_sm90_convert_kernels[2];
 
 /* Takes (sm90_positions, rope_attention_problem, rope_attention_call): a thread of
  * SM90_ANGLE_THREADS computes four angles. */

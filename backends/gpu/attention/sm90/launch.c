@@ -2,6 +2,7 @@
 #include "backends/gpu/attention/sm90/kernels.h"
 #include "backends/gpu/attention/sm90/map.h"
 
+#include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/kernels.h"
 #include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/candidate.h"
@@ -166,13 +167,35 @@ int32_t sm90_page_of(const rope_attention_problem *p) {
     return (int32_t)page;
 }
 
+/* Rows of queries of a key head, of all sequences together, from which it pays to gather keys of
+ * pages that copies take so many keys of, or fewer; and of any pages. */
+enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384 };
+
+static int pays(const rope_attention_problem *p, double rows) {
+    return p->cache == ROPE_CACHE_TABLE &&
+           rows >= (sm90_page_of(p) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
+}
+
+/* Smaller calls may have fewer heads of k, hence more rows of each. */
+int gpu_sm90_may_gather(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    return pays(p, (double)s->tokens * (double)s->q_heads);
+}
+
+/* Whether keys and values of a call are gathered. */
+static int gathers(const rope_attention_problem *p, const rope_attention_call *call) {
+    const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
+    return gpu_attention_converts(p) ? gpu_attention_gathers(p, call)
+                                     : pays(p, (double)call->rope.tokens * (double)shares) &&
+                                           gpu_attention_gathers_at_once(p, call);
+}
+
 /* Lanes that copy a tile of keys from a table's pages, each 64 elements of some keys. */
 enum { LANES = 32 };
 
 static int takes_pages(const rope_attention_problem *p) {
     const int32_t page = sm90_page_of(p), dim = room_of(p).dim;
     return !page || (p->page_size <= INT32_MAX / 2 &&
-                     (sm90_converts(p) ||
+                     (gpu_attention_converts(p) ||
                       (page % 8 == 0 && GPU_SM90_KEYS(dim) / page * (dim / 64) <= LANES)));
 }
 
@@ -236,13 +259,9 @@ int32_t gpu_sm90_shared(const rope_attention_problem *p) {
 gpuError_t gpu_sm90_load(const rope_attention_problem *p) {
     const int is_bf16 = p->rope.dtype == ROPE_BF16;
     const void *const normed = normed_of(p);
-    const void *const kernels[] = {kernel_of(p),
-                                   normed,
-                                   gpu_attention_sm90_keys_kernels[is_bf16],
+    const void *const kernels[] = {kernel_of(p), normed, gpu_attention_sm90_keys_kernels[is_bf16],
                                    gpu_attention_sm90_angles_kernel,
-                                   gpu_attention_sm90_pages_kernel,
-                                   gpu_attention_sm90_gather_kernel,
-                                   gpu_attention_sm90_convert_kernels[is_bf16]};
+                                   gpu_attention_sm90_pages_kernel};
     int32_t early;
     const gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
     return error == gpuSuccess && normed ? gpu_allow_shared(normed, gpu_sm90_shared(p)) : error;
@@ -252,7 +271,7 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
     const sm90_view views[] = {queries_of(p, call), results_of(p, call),
                                view_of(p, call, &call->k, p->head_dim, 0),
                                view_of(p, call, &call->v, p->v_head_dim, 0)};
-    const int converts = sm90_converts(p);
+    const int converts = gpu_attention_converts(p);
     if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
         return 0; /* a query may have no position */
@@ -260,7 +279,7 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
         return 0;
     if (p->cache && rope_attention_capacity(p, call) > INT32_MAX / 2)
         return 0;
-    if (converts && (!sm90_gathers(p, call) || !gpu_moves_cache(p, &p->k, call, &call->k) ||
+    if (converts && (!gathers(p, call) || !gpu_moves_cache(p, &p->k, call, &call->k) ||
                      !gpu_moves_cache(p, &p->v, call, &call->v)))
         return 0;
     for (int i = 0; i < (converts ? 2 : 4); i++)
@@ -403,12 +422,36 @@ static gpuError_t launch_pages(const gpu_sm90_call *l) {
                              l->early);
 }
 
+static void from_rows(rope_append_operand *o) {
+    for (int i = 0; i < 4; i++)
+        o->cache_stride[i < 3 ? i : 4] = o->out_stride[i];
+    o->cache = o->out;
+    o->out = NULL;
+}
+
+/* Blocks that convert on a multiprocessor: fewer begin in vain than there are tiles of few queries.
+ */
+enum { CONVERTERS = 16 };
+
+/* rows: the call, whose cache becomes what is gathered. */
+static gpuError_t gather(const gpu_sm90_call *l, rope_attention_call *rows) {
+    const rope_attention_problem *p = l->problem;
+    gpu_gathering how = gpu_attention_gathering(p, rows, l->memory.gathered, 1);
+    how.few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
+    how.tile = sm90_keys_of_tile(p);
+    from_rows(&rows->k);
+    from_rows(&rows->v);
+    return gpu_attention_launch_gather(
+        p, l->call, &how, gpu_attention_converts(p) ? CONVERTERS * l->multiprocessors : INT32_MAX,
+        l->stream, l->follows_early);
+}
+
 /* first: the first launch of its call with these tickets. */
 static gpuError_t attend(const gpu_sm90_call *l, int first) {
     const rope_attention_problem *p = l->problem;
-    const int looks = gpu_sm90_looks_at_pages(p), gathered = sm90_gathers(p, l->call);
+    const int looks = gpu_sm90_looks_at_pages(p), gathered = gathers(p, l->call);
     rope_attention_call call = *l->call;
-    gpuError_t error = gathered ? sm90_launch_gather(l, &call) : gpuSuccess;
+    gpuError_t error = gathered ? gather(l, &call) : gpuSuccess;
     const sm90_view q = queries_of(p, &call), k = view_of(p, &call, &call.k, p->head_dim, gathered),
                     v = view_of(p, &call, &call.v, p->v_head_dim, gathered),
                     out = results_of(p, &call);
@@ -451,12 +494,13 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
         error = launch_angles(l, looks ? l->follows_early : l->early);
-    if (!sm90_converts(p))
+    if (!gpu_attention_converts(p))
         return error == gpuSuccess ? attend(l, 1) : error;
     const size_t row = has_rows(l->call) ? (size_t)l->call->rope.tokens * gpu_sm90_angles(p) : 0;
-    sm90_part part = {0};
-    for (int first = 1; error == gpuSuccess && sm90_next_part(p, l->call, &part); first = 0) {
-        const rope_attention_call call = sm90_part_of(p, l->call, &part);
+    gpu_attention_part part = {0};
+    for (int first = 1; error == gpuSuccess && gpu_attention_next_part(p, l->call, &part);
+         first = 0) {
+        const rope_attention_call call = gpu_attention_part_of(p, l->call, &part);
         gpu_sm90_call one = *l;
         one.call = &call;
         one.memory.failed += part.sequence;
