@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The most bytes, but those of one head of a sequence. */
-enum { MOST = 256 << 20 };
+/* The most bytes, but those of one head of a sequence; rows of queries that are many. */
+enum { MOST = 256 << 20, MANY = 1024 };
 
 static int converts(const rope_attention_problem *p, const rope_append_steps *steps) {
     return steps->store_dtype != p->rope.dtype || steps->dim_block != steps->head_dim;
@@ -31,12 +31,21 @@ int gpu_attention_gathers_at_once(const rope_attention_problem *p,
     return bytes_of(p, &s) * (double)s.k_heads * (double)s.sequences <= MOST;
 }
 
+/* Whether packed sequences have so many rows of queries that not all have few. */
+static int has_many(const rope_attention_call *call) {
+    const int64_t group = call->rope.tensor[0].heads / call->k.heads;
+    return !call->q_lengths &&
+           call->rope.tokens * group - rope_attention_sequences(call) * GPU_SPLIT_ROWS >= MANY;
+}
+
 /* Converted keys and values of all sequences may be many times what a cache has. So they take turns
  * in the same memory: some sequences, or some heads of one. Not where sequences may all have few
  * queries, which are left out: these launches would be in vain; nor where a row's tree or a
  * position that may not be there is looked for. */
-int gpu_attention_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
-    const int varies = call->rope.position.cu_seqlens || call->q_lengths,
+int gpu_attention_gathers(const rope_attention_problem *p, const rope_attention_call *call,
+                          int packed) {
+    const int varies = (call->rope.position.cu_seqlens || call->q_lengths) &&
+                       !(packed && has_many(call)),
               looks = p->mask == ROPE_MASK_TREE ||
                       (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
                        p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR);

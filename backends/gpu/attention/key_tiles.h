@@ -101,22 +101,18 @@ GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char 
 #pragma unroll 1
     for (int e = 0; e < KEYS / STEP; e += SOME) {
         gpu_vector<DTYPE, GPU_STORED> x[SOME];
-        float scale[SOME]; /* all on their way together */
 #pragma unroll
         for (int i = 0; i < SOME; i++) {
             const int n = first + row + (e + i) * STEP;
             x[i] = {};
-            scale[i] = 1;
-            if (!used || n < t.b->seen.begin || n >= t.b->seen.end)
-                continue;
-            x[i] = gpu_load_vector_as<DTYPE>(type, from + (uint64_t)places[e + i] * bytes);
-            if (type >= ROPE_F8E4M3)
-                scale[i] = gpu_tile_scale(t, value, n);
+            if (used && n >= t.b->seen.begin && n < t.b->seen.end)
+                x[i] = gpu_load_vector_as<DTYPE>(type, from + (uint64_t)places[e + i] * bytes);
         }
 #pragma unroll
         for (int i = 0; i < SOME; i++) {
-            if (type >= ROPE_F8E4M3)
-                x[i] = gpu_dequantize<DTYPE>(type, scale[i], x[i]);
+            const int n = first + row + (e + i) * STEP;
+            if (type >= ROPE_F8E4M3 && n >= t.b->seen.begin && n < t.b->seen.end)
+                x[i] = gpu_dequantize<DTYPE>(type, gpu_tile_scale(t, value, n), x[i]);
             gpu_store<DTYPE, GPU_STORED>(to + gpu_swizzled<D>(row + (e + i) * STEP, chunk), x[i]);
         }
     }

@@ -184,7 +184,7 @@ int gpu_sm90_may_gather(const rope_attention_problem *p, const gpu_attention_siz
 /* Whether keys and values of a call are gathered. */
 static int gathers(const rope_attention_problem *p, const rope_attention_call *call) {
     const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
-    return gpu_attention_converts(p) ? gpu_attention_gathers(p, call)
+    return gpu_attention_converts(p) ? gpu_attention_gathers(p, call, 0)
                                      : pays(p, (double)call->rope.tokens * (double)shares) &&
                                            gpu_attention_gathers_at_once(p, call);
 }
