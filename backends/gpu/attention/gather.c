@@ -59,8 +59,15 @@ static int64_t fit(double bytes, int64_t count) {
     return most < 1 ? 1 : most < (double)count ? (int64_t)most : count;
 }
 
-gpu_attention_part gpu_attention_first_part(const rope_attention_problem *p,
-                                            const gpu_attention_sizes *s) {
+/* Smaller calls may have larger parts. */
+double gpu_attention_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+    const double head = bytes_of(p, s), all = head * (double)s->k_heads * (double)s->sequences,
+                 most = gpu_attention_converts(p) && head > MOST ? head : MOST;
+    return all < most ? all : most;
+}
+
+static gpu_attention_part first_part(const rope_attention_problem *p,
+                                     const gpu_attention_sizes *s) {
     const double head = bytes_of(p, s), all = head * (double)s->k_heads;
     return (gpu_attention_part){.sequences = fit(all, s->sequences),
                                 .heads = all <= MOST ? s->k_heads : fit(head, s->k_heads)};
@@ -69,7 +76,7 @@ gpu_attention_part gpu_attention_first_part(const rope_attention_problem *p,
 int gpu_attention_next_part(const rope_attention_problem *p, const rope_attention_call *call,
                             gpu_attention_part *part) {
     const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
-    const gpu_attention_part most = gpu_attention_first_part(p, &s);
+    const gpu_attention_part most = first_part(p, &s);
     part->head += part->heads;
     if (part->head >= s.k_heads) {
         part->head = 0;

@@ -47,9 +47,9 @@ int gpu_attention_gathers(const rope_attention_problem *problem, const rope_atte
 int gpu_attention_gathers_at_once(const rope_attention_problem *problem,
                                   const rope_attention_call *call);
 
-/* The first part of calls up to these sizes, which is the largest. */
-gpu_attention_part gpu_attention_first_part(const rope_attention_problem *problem,
-                                            const gpu_attention_sizes *sizes);
+/* Bytes of the largest part of calls up to these sizes. */
+double gpu_attention_gathered(const rope_attention_problem *problem,
+                              const gpu_attention_sizes *sizes);
 
 /* From nothing to the first part of a call, from one to the next; 0: there is none. */
 int gpu_attention_next_part(const rope_attention_problem *problem, const rope_attention_call *call,

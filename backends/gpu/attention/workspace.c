@@ -41,8 +41,7 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                       gpu_attention_rotates_ahead(state, sizes) && !has_q_out ? sizes->q_rows : 0,
                   splits = gpu_splits_most(p, sizes->k_tokens),
                   parts = state->splits && splits > 1 ? sizes->sequences : 0;
-    const gpu_attention_part part =
-        gathers(state, sizes) ? gpu_attention_first_part(p, sizes) : (gpu_attention_part){0};
+    const double gathered = gathers(state, sizes) ? gpu_attention_gathered(p, sizes) : 0;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     layout->bytes = 0;
     return gpu_workspace_add((const int64_t[]){failed, 1, 1, 1}, sizeof(int32_t), &layout->bytes,
@@ -59,9 +58,9 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
            gpu_workspace_add((const int64_t[]){state->sm90 && !has_q_out ? sizes->q_rows : 0,
                                                sizes->tokens, 1, 1},
                              gpu_sm90_angles(p), &layout->bytes, &layout->angles) &&
-           gpu_workspace_add((const int64_t[]){part.sequences, part.heads, sizes->k_tokens,
-                                               p->head_dim + p->v_head_dim},
-                             element, &layout->bytes, &layout->gathered);
+           gpu_workspace_add((const int64_t[]){1, 1, 1, 1},
+                             gathered < 0x1p63 ? (size_t)gathered : SIZE_MAX, &layout->bytes,
+                             &layout->gathered);
 }
 
 rope_status gpu_attention_workspace(const void *canonical, const void *kernel, const void *given,
