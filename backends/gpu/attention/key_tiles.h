@@ -86,36 +86,75 @@ GPU_FN float gpu_tile_scale(const gpu_tile_call &t, int value, int n) {
     return gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot, t.b->head);
 }
 
-/* Converts elements of another type, eight at a time. */
-template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char *to) {
-    enum { STEP = gpu_copy_step<D>, SOME = 4 };
-    const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8),
-              type = (value ? gpu_reread(t.p)->v : gpu_reread(t.p)->k).store_dtype,
-              bytes = type >= ROPE_F8E4M3 ? 8
-                      : type == ROPE_F32  ? 32
-                                          : 16;
-    const bool used = 8 * chunk < (value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim);
-    const char *from = t.b->source[value].data + chunk * bytes;
+/* Converts elements of type STORED, or of any 8 bits, eight at a time. What is loaded together is
+ * not looked at before all of it is on its way. */
+template <int DTYPE, int STORED, int D, int KEYS>
+GPU_FN void gpu_tile_convert_from(const gpu_tile_call &t, int value, int first, char *to) {
+    constexpr bool CODES = STORED == ROPE_F8E4M3;
+    enum {
+        STEP = gpu_copy_step<D>,
+        EACH = KEYS / STEP,
+        SOME = CODES && EACH > 4 ? 8 : 4,
+        BYTES = CODES                ? 8
+                : STORED == ROPE_F32 ? 32
+                                     : 16
+    };
+    __shared__ float scales[2][KEYS];
+    const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8), end = t.b->seen.end,
+              before = t.b->seen.begin;
+    const rope_append_steps *steps = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
+    const bool used = 8 * chunk < steps->head_dim, scaled = CODES && steps->scale;
+    const char *from = t.b->source[value].data + chunk * BYTES;
     const uint32_t *places = t.b->places[value] + gpu_place_index<D, KEYS>(first + row);
 #pragma unroll 1
-    for (int e = 0; e < KEYS / STEP; e += SOME) {
-        gpu_vector<DTYPE, GPU_STORED> x[SOME];
+    for (int e = 0; e < EACH; e += SOME) {
+        gpu_vector<CODES ? DTYPE : STORED, GPU_STORED> x[SOME];
 #pragma unroll
         for (int i = 0; i < SOME; i++) {
             const int n = first + row + (e + i) * STEP;
             x[i] = {};
-            if (used && n >= t.b->seen.begin && n < t.b->seen.end)
-                x[i] = gpu_load_vector_as<DTYPE>(type, from + (uint64_t)places[e + i] * bytes);
+            if (used && n >= before && n < end) {
+                const char *at = from + (uint64_t)places[e + i] * BYTES;
+                if constexpr (CODES)
+                    x[i] = gpu_load_vector_as<DTYPE>(STORED, at);
+                else
+                    x[i] = gpu_load<STORED, GPU_STORED>(at);
+            }
+        }
+        if (scaled && e == 0) {
+            const int n = first + gpu_thread();
+            if (gpu_thread() < KEYS && n >= before && n < end)
+                scales[value][gpu_thread()] = gpu_tile_scale(t, value, n);
+            __syncthreads();
         }
 #pragma unroll
         for (int i = 0; i < SOME; i++) {
-            const int n = first + row + (e + i) * STEP;
-            if (type >= ROPE_F8E4M3 && n >= t.b->seen.begin && n < t.b->seen.end)
-                x[i] = gpu_dequantize<DTYPE>(type, gpu_tile_scale(t, value, n), x[i]);
-            gpu_store<DTYPE, GPU_STORED>(to + gpu_swizzled<D>(row + (e + i) * STEP, chunk), x[i]);
+            const int n = row + (e + i) * STEP;
+            gpu_vector<DTYPE, GPU_STORED> y;
+            if constexpr (CODES) {
+                y = gpu_dequantize<DTYPE>(steps->store_dtype, scaled ? scales[value][n] : 1, x[i]);
+            } else {
+                float z[GPU_STORED];
+                gpu_unpack<STORED, GPU_STORED>(x[i], z);
+                y = gpu_pack<DTYPE, GPU_STORED>(z);
+            }
+            if (CODES && !(used && first + n >= before && first + n < end))
+                y = {};
+            gpu_store<DTYPE, GPU_STORED>(to + gpu_swizzled<D>(n, chunk), y);
         }
     }
+}
+
+template <int DTYPE, int D, int KEYS>
+GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char *to) {
+    constexpr int OTHER = DTYPE == ROPE_F16 ? ROPE_BF16 : ROPE_F16;
+    const int type = (value ? gpu_reread(t.p)->v : gpu_reread(t.p)->k).store_dtype;
+    if (type >= ROPE_F8E4M3)
+        gpu_tile_convert_from<DTYPE, ROPE_F8E4M3, D, KEYS>(t, value, first, to);
+    else if (type == ROPE_F32)
+        gpu_tile_convert_from<DTYPE, ROPE_F32, D, KEYS>(t, value, first, to);
+    else
+        gpu_tile_convert_from<DTYPE, OTHER, D, KEYS>(t, value, first, to);
 }
 
 #endif
