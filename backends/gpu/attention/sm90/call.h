@@ -1,0 +1,47 @@
+/* A problem and its calls as host code of the kernels for sm_90a sees them. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_CALL_H
+#define ROPEKIT_GPU_ATTENTION_SM90_CALL_H
+
+#include "backends/gpu/attention/sm90/kernels.h"
+#include "backends/gpu/attention/sm90/map.h"
+
+sm90_view sm90_queries_of(const rope_attention_problem *problem, const rope_attention_call *call);
+sm90_view sm90_results_of(const rope_attention_problem *problem, const rope_attention_call *call);
+
+/* Keys or values: of a tensor, or of a cache whose rows are pages. gathered: or sequences. */
+sm90_view sm90_view_of(const rope_attention_problem *problem, const rope_attention_call *call,
+                       const rope_append_operand *operand, int32_t dim, int gathered);
+
+/* Whether sequences differ by lengths that lie on the device. */
+int sm90_depends(const rope_attention_call *call);
+
+/* Whether positions of queries are indices that depend on those lengths. */
+int sm90_stands_by_lengths(const rope_attention_call *call);
+
+/* Whether rows of a batch have positions of their own. */
+int sm90_has_rows(const rope_attention_call *call);
+
+/* Vectors of four angles that a token has. */
+static inline int64_t sm90_fours_of(const rope_problem *rope) {
+    return rope->pairs / 4;
+}
+
+/* Whether keys and values of a call are gathered. */
+int sm90_gathers(const rope_attention_problem *problem, const rope_attention_call *call);
+
+const void *sm90_kernel_of(const rope_attention_problem *problem);
+
+/* The kernel of norms, or NULL. */
+const void *sm90_normed_of(const rope_attention_problem *problem);
+
+sm90_cap sm90_cap_of(const rope_attention_problem *problem);
+
+/* 0 where there are too many tiles to count. */
+int sm90_count_tiles(const rope_attention_call *call, sm90_schedule *schedule);
+
+/* page: sm90_page_of() where keys are read from pages, else 0. */
+sm90_schedule sm90_schedule_of(const rope_attention_problem *problem,
+                               const rope_attention_call *call, int32_t page, const int32_t *failed,
+                               const gpu_sm90_memory *memory, int splits);
+
+#endif

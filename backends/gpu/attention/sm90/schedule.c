@@ -1,0 +1,83 @@
+/* The order of tiles. */
+#include "backends/gpu/attention/sm90/call.h"
+
+#include "backends/gpu/geometry.h"
+#include "common/math/attention.h"
+
+#include <float.h>
+
+/* Units whose tiles run side by side, the longest ones first: so many at least, and as many as have
+ * so many bytes of keys and values, which stay in the L2. */
+enum { GROUP = 16, GROUP_BYTES = 24 << 20 };
+
+int32_t sm90_pack_of(int64_t shares) {
+    return shares <= 64 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares) : 0;
+}
+
+/* Units that run side by side: an equal part of all. */
+static int64_t group_of(const rope_attention_problem *p, const rope_attention_call *call,
+                        const sm90_schedule *s) {
+    const int64_t each = 2 * (p->head_dim + p->v_head_dim) * call->k_tokens,
+                  fit = each > 0 ? GROUP_BYTES / each * (s->shares >> s->pack) : s->units,
+                  parts = gpu_divide_up(s->units, fit > GROUP ? fit : GROUP);
+    return parts > 1 ? gpu_divide_up(s->units, parts) : s->units;
+}
+
+int sm90_count_tiles(const rope_attention_call *call, sm90_schedule *s) {
+    const int64_t heads = call->rope.tensor[0].heads, sequences = rope_attention_sequences(call);
+    const int packed = call->rope.position.cu_seqlens != NULL;
+    const int64_t rows = call->rope.tokens << s->pack,
+                  each = packed ? rows / SM90_ROWS + sequences : gpu_divide_up(rows, SM90_ROWS),
+                  units = (heads >> s->pack) * (packed ? 1 : sequences);
+    if (units < 1 || each > INT32_MAX / 2 / units)
+        return 0;
+    s->each = (int32_t)each;
+    s->heads = (int32_t)(heads >> s->pack);
+    s->units = (int32_t)units;
+    s->tiles = (int32_t)(each * units);
+    return 1;
+}
+
+static int32_t near(int64_t n) {
+    return n < SM90_FAR ? (int32_t)n : SM90_FAR;
+}
+
+sm90_mask sm90_mask_of(const rope_attention_problem *p) {
+    return (sm90_mask){near(p->window - 1), p->mask == ROPE_MASK_CAUSAL ? 0 : near(p->window_right),
+                       near(p->chunk)};
+}
+
+static sm90_rotation rotation_of(const rope_attention_problem *p, const rope_attention_call *call,
+                                 void *angles) {
+    const rope_problem *r = &p->rope;
+    if (!gpu_sm90_rotates(p, call))
+        return (sm90_rotation){0};
+    return (sm90_rotation){.pairs = r->pairs,
+                           .from = r->rotary_offset[0],
+                           .row_step = sm90_has_rows(call) ? (int32_t)call->rope.tokens : 0,
+                           .angles = angles};
+}
+
+sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_attention_call *call,
+                               int32_t page, const int32_t *failed, const gpu_sm90_memory *memory,
+                               int splits) {
+    const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
+    sm90_schedule s = {.shares = (int32_t)shares,
+                       .pack = sm90_pack_of(shares),
+                       .tokens = sm90_depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
+                       .k_tokens = (int32_t)call->k_tokens,
+                       .page = page,
+                       .mask = sm90_mask_of(p),
+                       .unit = p->soft_cap > 0 ? 1 : 1.44269504f * p->scale,
+                       .has_sinks = p->sink_dtype != 0,
+                       .splits = splits,
+                       .tickets = memory->tickets,
+                       .rotation = rotation_of(p, call, memory->angles),
+                       .lse = call->lse};
+    s.lowest = -FLT_MAX / (s.unit > 0.5f ? 2 * s.unit : 1);
+    for (int i = 0; i < 3; i++)
+        s.lse_stride[i] = call->lse_stride[i];
+    (void)sm90_count_tiles(call, &s); /* as gpu_sm90_fits() has seen */
+    s.group = (int32_t)group_of(p, call, &s);
+    return s;
+}
