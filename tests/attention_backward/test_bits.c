@@ -1,5 +1,6 @@
 /* Gradients have the same bits run after run, from every number of threads, alone and in a batch,
  * and whichever are wanted; a call touches nothing beside its buffers and its workspace. */
+#include "tests/attention/compare.h"
 #include "tests/attention/norms.h"
 #include "tests/attention_backward/cases.h"
 #include "tests/oracle/oracle.h"
@@ -263,6 +264,28 @@ TEST(attention_backward_bits, weights_alone) {
 
 TEST(attention_backward_bits, each_gradient_alone) {
     for_each_case(test_seed() + 3, CASES / 2, check_each);
+}
+
+/* Keys ahead of all windows leave those that rows see between the lanes of a vector. */
+TEST(attention_backward_bits, each_gradient_behind_keys_that_no_query_sees) {
+    enum { KEYS = 200, QUERIES = 32, WINDOW = 31 };
+    backward_required();
+    device_not_provided("there are other queries than keys");
+    for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
+        backward_case c;
+        make_rows(&c, dtype, 1, KEYS, 4, 2);
+        attention_case *f = &c.forward;
+        f->args.rope.tokens = f->q_count[0] = QUERIES;
+        f->args.k_tokens = KEYS;
+        f->desc.window = WINDOW;
+        f->desc.scale = 1; /* rows see a key nearly alone */
+        unsigned char *attended = malloc(f->base.bytes);
+        CHECK_STATUS(ROPE_OK, attention_run(f, NULL, attended));
+        memcpy(f->base.arena, attended, f->base.bytes);
+        free(attended);
+        check_kernels(&c, check_each);
+        attention_free(f);
+    }
 }
 
 /* --- memory --- */

@@ -3,11 +3,11 @@
  * threads share it.
  *
  * Order of arithmetic, which no schedule changes: rows go in tiles of backward_context.tile,
- * counted from query 0 of a sequence, and so do keys, counted from key 0. A tile of rows and one of
- * keys make a cell. Its scores and products of dout and v are sums of chains as the forward's, a
- * cell's part of another sum is one chain, and parts are added in order. A task is a tile, or all
- * of a head of keys of a sequence. Tiles of keys may add to dq too, in order from cell to cell. All
- * give the same bits.
+ * counted from query 0 of a sequence, and so do keys, counted from key 0. A tile of rows and those
+ * keys of one that some query of the sequence may see make a cell. Its scores and products of dout
+ * and v are sums of chains as the forward's, a cell's part of another sum is one chain, and parts
+ * are added in order. A task is a tile, or all of a head of keys of a sequence. Tiles of keys may
+ * add to dq too, in order from cell to cell. All give the same bits.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
 #define ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H

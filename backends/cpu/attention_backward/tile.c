@@ -329,14 +329,16 @@ static void end_row(const backward_context *b, const attention_tile *rows, int64
 }
 
 void backward_rows_tile(const backward_context *b, const backward_tile *tile) {
-    const int64_t step = b->tile;
+    const rope_key_range used = attention_keys_used(b->ctx.problem, &tile->s);
     tile_state t;
     backward_cell *c = &t.c;
     wide_key x = {.key = -1};
     begin_tile(&t, b, tile);
     load_rows(&t, tile->first, tile->count);
-    for (int64_t first = 0; first < tile->s.k_count; first += step) {
-        const int64_t left = tile->s.k_count - first, count = left < step ? left : step;
+    for (int64_t first = used.begin, count; first < used.end; first += count) {
+        const int64_t left = used.end - first;
+        count = b->tile - first % b->tile;
+        count = left < count ? left : count;
         if (!meets(&t, tile->first, tile->count, first, count))
             continue;
         load_keys(&t, first, count);
