@@ -316,8 +316,7 @@ static void check_failure(const backward_case *c, rope_status status, unsigned c
         return;
     }
     CHECK_STATUS(ROPE_OK, status);
-    if (f->args.rope.tokens)
-        device_check_flag(&f->base, &f->args.rope, result);
+    device_check_flag(&f->base, &f->args.rope, result);
 }
 
 /* Values of the plain call, and the result, rotated back, beside them. */
