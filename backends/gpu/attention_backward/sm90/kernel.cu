@@ -1,5 +1,4 @@
-/* Gradients of attention by the matrix products of sm_90a, of heads of up to 128 elements.
- */
+/* Gradients of attention by the matrix products of sm_90a, of heads of up to 128 elements. */
 #include "backends/gpu/attention_backward/sm90/keys.h"
 #include "backends/gpu/attention_backward/sm90/prepare.h"
 #include "backends/gpu/attention_backward/sm90/rows.h"
