@@ -84,7 +84,7 @@ static bool time_runs(meter *m, int64_t iterations, rope_timing *timing) {
     timing->iterations = iterations;
     timing->plan = m->call->plan;
     timing->workspace = m->call->workspace;
-    timing->args = (const char *)m->call->sets + m->call->size * (size_t)m->first;
+    timing->args = (const char *)m->call->sets + m->call->operation->size * (size_t)m->first;
     timing->args_count = m->count;
     timing->target = (char *)w->target + start;
     timing->source = w->source ? (char *)w->source + start : NULL;

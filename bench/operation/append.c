@@ -189,7 +189,7 @@ static bool create_plan(workload *w) {
     w->append.struct_size = sizeof w->append;
     if (w->append.cache)
         w->append.page_size = shape_page_size(o);
-    workload_call *c = workload_next(w, "rope_append", sizeof(rope_append_args));
+    workload_call *c = workload_next(w, "rope_append", &workload_append);
     w->call_count = c && target_desc(o, &w->append.rope) &&
                     succeeded(rope_append_plan_create(&w->append, &c->plan), "plan");
     return w->call_count;

@@ -10,13 +10,6 @@
 /* Alignment of a workspace. */
 #define ALIGNMENT ((size_t)256)
 
-_Static_assert(sizeof(rope_attention_args) != sizeof(rope_append_args) &&
-                   sizeof(rope_attention_args) != sizeof(rope_args) &&
-                   sizeof(rope_attention_backward_args) != sizeof(rope_args) &&
-                   sizeof(rope_attention_backward_args) != sizeof(rope_append_args) &&
-                   sizeof(rope_attention_backward_args) != sizeof(rope_attention_args),
-               "workload_run tells operations by the size of their arguments");
-
 /* --- arguments --- */
 
 rope_attention_args attention_args_on(const workload *w, const rope_attention_args *fixed, char *in,
@@ -77,14 +70,14 @@ typedef rope_status plan_create(const rope_attention_desc *desc, rope_plan **pla
 /* Attention or its backward. */
 typedef struct direction {
     const char *name;
-    size_t size;
+    const workload_operation *operation;
     plan_create *create;
     workspace_of *bytes_of;
 } direction;
 
-static const direction forward = {"attention", sizeof(rope_attention_args),
-                                  rope_attention_plan_create, rope_attention_workspace};
-static const direction backward = {"backward", sizeof(rope_attention_backward_args),
+static const direction forward = {"attention", &workload_attention, rope_attention_plan_create,
+                                  rope_attention_workspace};
+static const direction backward = {"backward", &workload_attention_backward,
                                    rope_attention_backward_plan_create,
                                    rope_attention_backward_workspace};
 
@@ -127,7 +120,7 @@ static bool place_workspace(workload *w, const direction *d, workload_call *c,
 /* Adds a call over every set, with `between` of what lies there. */
 static bool add(workload *w, const direction *d, char *between) {
     rope_attention_args fixed = w->on_device.attention;
-    workload_call *c = workload_next(w, d->name, d->size);
+    workload_call *c = workload_next(w, d->name, d->operation);
     rope_attention_args *args =
         d == &forward ? c->sets : staging_host(&w->memory, "calls", w->set_count, sizeof *args);
     if (!c || !args)
@@ -191,7 +184,7 @@ bool attention_place_starts(workload *w, rope_args *args) {
 
 /* rope_apply of what the call rotates: of inputs, or of their gradients back. */
 static bool add_rotation(workload *w, const rope_desc *desc, bool back) {
-    workload_call *c = workload_next(w, back ? "transpose" : "rotation", sizeof(rope_args));
+    workload_call *c = workload_next(w, back ? "transpose" : "rotation", &workload_apply);
     rope_args args = w->on_device.attention.rope;
     rope_desc any = *desc;
     /* It names a kernel of attention; the reference alone rotates by one of the same name. */

@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(rope_decode_args) != sizeof(rope_append_args) &&
-                   sizeof(rope_decode_args) != sizeof(rope_attention_args) &&
-                   sizeof(rope_decode_args) != sizeof(rope_attention_backward_args) &&
-                   sizeof(rope_decode_args) != sizeof(rope_args),
-               "workload_run tells operations by the size of their arguments");
-
 static rope_decode_desc describe(const workload *w) {
     const rope_attention_desc *a = &w->attention;
     const int off = a->rotation == ROPE_ATTENTION_ROTATE_NONE;
@@ -92,7 +86,7 @@ static bool append(workload *w) {
 bool decode_add(workload *w) {
     const rope_decode_desc desc = describe(w);
     const rope_attention_bounds bounds = attention_bounds(w);
-    workload_call *c = workload_next(w, "decode", sizeof(rope_decode_args));
+    workload_call *c = workload_next(w, "decode", &workload_decode);
     rope_args at = {0};
     size_t bytes;
     if (!c || !succeeded(rope_decode_plan_create(&desc, &c->plan), "plan"))

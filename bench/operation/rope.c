@@ -32,7 +32,7 @@ bool rope_create(workload *w) {
     rope_plan *plan;
     if (!target_plan(o, &plan))
         return false;
-    workload_call *c = workload_next(w, "rope_apply", sizeof(rope_args));
+    workload_call *c = workload_next(w, "rope_apply", &workload_apply);
     if (!c) {
         rope_plan_destroy(plan);
         return false;

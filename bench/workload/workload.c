@@ -95,10 +95,21 @@ char *workload_fetch(workload *w) {
                : NULL;
 }
 
-workload_call *workload_next(workload *w, const char *name, size_t size) {
+#define OPERATION(name, type)                                                                      \
+    static rope_status run_##name(const rope_plan *plan, const void *args) {                       \
+        return rope_##name(plan, args);                                                            \
+    }                                                                                              \
+    const workload_operation workload_##name = {sizeof(type), run_##name};
+OPERATION(apply, rope_args)
+OPERATION(append, rope_append_args)
+OPERATION(attention, rope_attention_args)
+OPERATION(attention_backward, rope_attention_backward_args)
+OPERATION(decode, rope_decode_args)
+
+workload_call *workload_next(workload *w, const char *name, const workload_operation *operation) {
     workload_call *c = &w->calls[w->call_count];
-    *c = (workload_call){.name = name, .size = size};
-    c->sets = staging_host(&w->memory, "calls", w->set_count, size);
+    *c = (workload_call){.name = name, .operation = operation};
+    c->sets = staging_host(&w->memory, "calls", w->set_count, operation->size);
     return c->sets ? c : NULL;
 }
 
@@ -114,15 +125,9 @@ rope_tensor workload_tensor(const options *o, int tensor, const void *in, void *
 
 bool workload_run(const workload *w, int32_t call) {
     const workload_call *c = &w->calls[call];
-    const rope_status status = c->size == sizeof(rope_append_args)   ? rope_append(c->plan, c->sets)
-                               : c->size == sizeof(rope_decode_args) ? rope_decode(c->plan, c->sets)
-                               : c->size == sizeof(rope_attention_args)
-                                   ? rope_attention(c->plan, c->sets)
-                               : c->size == sizeof(rope_attention_backward_args)
-                                   ? rope_attention_backward(c->plan, c->sets)
-                                   : rope_apply(c->plan, c->sets);
     const char *name = c->name ? c->name : "the call";
-    return succeeded(status, name) && succeeded(rope_device_synchronize(w->device), name);
+    return succeeded(c->operation->run(c->plan, c->sets), name) &&
+           succeeded(rope_device_synchronize(w->device), name);
 }
 
 const char *workload_kernel(const workload_call *c) {

@@ -5,12 +5,20 @@
 #include "bench/workload/shape.h"
 #include "bench/workload/staging.h"
 
+/* What a plan runs, and its arguments. */
+typedef struct workload_operation {
+    size_t size; /* of the arguments of one set */
+    rope_status (*run)(const rope_plan *plan, const void *args);
+} workload_operation;
+extern const workload_operation workload_apply, workload_append, workload_attention;
+extern const workload_operation workload_attention_backward, workload_decode;
+
 /* A plan and its arguments over set_count sets of device tensors. */
 typedef struct workload_call {
     const char *name; /* of what it does, where it is one of several */
+    const workload_operation *operation;
     rope_plan *plan;
     void *sets;
-    size_t size; /* of the arguments of one set */
     void *workspace;
 } workload_call;
 #define WORKLOAD_CALLS 10
@@ -85,7 +93,7 @@ bool workload_allocate(workload *w);
 bool workload_upload(workload *w);
 /* The next call, with room for the arguments of every set; NULL after a message. Its plan is to be
  * made; call_count then counts it. */
-workload_call *workload_next(workload *w, const char *name, size_t size);
+workload_call *workload_next(workload *w, const char *name, const workload_operation *operation);
 /* q, k or v over memory of its own. */
 rope_tensor workload_tensor(const options *o, int tensor, const void *in, void *out);
 /* Where a set lies in a slab; NULL where there is no slab. */
