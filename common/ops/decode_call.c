@@ -108,6 +108,20 @@ static rope_status check_overlap(const rope_decode_problem *problem, const rope_
                : status;
 }
 
+static rope_status read_most_tokens(const rope_decode_args *args, rope_decode_call *call) {
+    const rope_args *rope = &args->append.rope;
+    const int64_t most = args->most_tokens;
+    if (most && !rope->cu_seqlens)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "most_tokens is %lld; allowed is 0 while cu_seqlens is NULL",
+                         (long long)most);
+    if (most < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "most_tokens is %lld; allowed is >= 0",
+                         (long long)most);
+    call->most_tokens = most && most < rope->tokens ? most : rope->tokens;
+    return ROPE_OK;
+}
+
 static rope_status read_all(const rope_decode_problem *problem, const rope_decode_args *args,
                             rope_decode_call *call, int *empty) {
     rope_append_regions written;
@@ -117,6 +131,8 @@ static rope_status read_all(const rope_decode_problem *problem, const rope_decod
         rope_append_parts_read(problem->append, &append, 1, &call->append, &written, empty);
     if (status == ROPE_OK)
         status = check_queries(&append.rope);
+    if (status == ROPE_OK)
+        status = read_most_tokens(args, call);
     if (status != ROPE_OK || *empty)
         return status;
     const rope_attention_args attention = attention_args(problem, args, &call->append);

@@ -332,7 +332,7 @@ typedef struct rope_attention_merge_call {
  * and attention, with the name "composed". They also run a call that a candidate does not take: its
  * run returns UNSUPPORTED, INVALID_VALUE or OVERFLOW, with nothing written.
  * @{ */
-#define ROPE_DECODE_VERSION 1 /**< Of these structs. */
+#define ROPE_DECODE_VERSION 2 /**< Of these structs. */
 
 /** A checked descriptor. Host memory that lives as long as the plan. */
 typedef struct rope_decode_problem {
@@ -346,6 +346,8 @@ typedef struct rope_decode_call {
     rope_append_call append;       /**< q.out is NULL where rotated queries are not wanted. */
     rope_attention_call attention; /**< in of rope.tensor[0] is q.out of append, or NULL. Its
                                         strides, k, v, pages and table are set. */
+    int64_t most_tokens; /**< No sequence is to have more: rope_decode_args.most_tokens, or all
+                              tokens of a row. */
 } rope_decode_call;
 /** @} */
 

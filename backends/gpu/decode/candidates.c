@@ -68,6 +68,7 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
         {"v_cache.scale", v->scale},
         {"position_ids", a->rope.position.ids},
         {"sequence_offsets", a->rope.position.offsets},
+        {"cu_seqlens", a->rope.position.cu_seqlens},
         {"position_flag", a->rope.position_flag},
         {"slots", a->slots},
         {"block_table", t->block_table},
@@ -103,7 +104,8 @@ static rope_status workspace_of(const void *problem, const void *kernel, const v
     const gpu_binding *binding = kernel;
     const rope_decode_problem *p = problem;
     *bytes = gpu_decode_sm90_workspace(
-        &(gpu_decode_sizes){b->batch, b->tokens, b->k_tokens, b->q_heads, b->k_heads,
+        &(gpu_decode_sizes){b->sequences > b->batch ? b->sequences : b->batch, b->tokens,
+                            b->k_tokens, b->q_heads, b->k_heads, b->batch * b->tokens,
                             p->append->steps[ROPE_APPEND_Q].head_dim},
         binding->multiprocessors);
     return ROPE_OK;

@@ -8,6 +8,7 @@
 
 typedef struct gpu_decode_sizes {
     int64_t sequences, tokens, k_tokens, q_heads, k_heads; /* the most of each */
+    int64_t all;                                           /* tokens of all sequences */
     int32_t dim;                                           /* elements of a head */
 } gpu_decode_sizes;
 

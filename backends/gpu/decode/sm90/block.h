@@ -40,6 +40,14 @@ template <int ROWS_, int DIM_, int CODES_> struct decode_shape {
 /* A split as the end of its rows knows it. */
 struct decode_split {
     int sequence, head, split, splits;
+    int begin, tokens; /* of its row */
+};
+
+/* Chunks without new tokens of which every query of an item sees all keys, and the place of its
+ * first token in a row. */
+struct decode_seen_chunks {
+    int2 whole;
+    int begin;
 };
 
 /* The part of shared memory that has names: two of what helpers prepare an item ahead. Queries and
@@ -50,11 +58,13 @@ template <class S> struct decode_header {
     uint64_t queries_ready[SM90_DECODE_AHEAD], fresh_ready[SM90_DECODE_AHEAD],
         sums_ready[SM90_DECODE_BEHIND], sums_free[SM90_DECODE_BEHIND];
     uint64_t split_ready[S::JOINERS], split_taken[S::JOINERS];
-    decode_split split[S::JOINERS];                        /* 0 splits: there is no other */
-    decode_split joined[SM90_DECODE_HELPERS + S::JOINERS]; /* of each warp */
+    decode_split split[S::JOINERS];                             /* 0 splits: there is no other */
+    decode_split ready[SM90_DECODE_HELPERS][SM90_DECODE_AHEAD]; /* of a helper's items */
+    decode_split joined[SM90_DECODE_HELPERS + S::JOINERS];      /* of each warp */
     float2 top[SM90_DECODE_BEHIND][S::WARPS]
               [S::ROWS]; /* largest logit, sum of weights; < 0: left out */
     int32_t place[SM90_DECODE_AHEAD][SM90_DECODE_TOKENS]; /* index of a new token's key, or -1 */
+    decode_seen_chunks seen[SM90_DECODE_AHEAD];           /* known with queries */
 };
 
 template <class S> struct decode_block {
@@ -144,73 +154,110 @@ GPU_FN int64_t decode_value(decode_raw x, int wide) {
  * the 32 that are looked at. */
 struct decode_walk {
     int item, sequence, before; /* the item; the first of those sequences, and items ahead of it */
-    int keys, items;            /* of the lane's sequence, -1: out of range; of all up to it */
-    int start;                  /* index of its first new token's key, where that is asked for */
+    int counts, items;          /* of the lane's sequence; of all up to it */
+    int start, begin; /* its first new token's index and place, where they are asked for */
 };
 
 /* What is read of a lane's sequence. */
 struct decode_lengths {
-    decode_raw keys, start;
+    decode_raw keys, start, begin, end;
 };
 
 /* Keys of a sequence, and those of a split, in chunks. */
 struct decode_item {
     int sequence, head, split, splits;
-    int keys, start, first, last;
+    int counts, first, last;
+    int start, begin; /* of its first new token: the index of its key, and its place in a row */
 };
+
+/* Counts of a sequence: its new tokens, and in the bits above its keys, -1 where it is out of
+ * range. */
+enum { DECODE_TOKEN_BITS = 4 };
+
+GPU_FN int decode_tokens(int counts) {
+    return counts & ((1 << DECODE_TOKEN_BITS) - 1);
+}
+
+GPU_FN int decode_keys(int counts) {
+    return counts >> DECODE_TOKEN_BITS;
+}
 
 GPU_FN int decode_chunks(int keys) {
     return keys > 0 ? (keys + SM90_DECODE_CHUNK - 1) / SM90_DECODE_CHUNK : 0;
 }
 
-/* The first key that a sequence's query `token` sees. */
-GPU_FN int decode_seen_from(const sm90_decode_call *c, int keys, int token) {
-    const int end = max(keys - (c->tokens - 1 - token), 1), /* behind its own index */
+/* The first key that a sequence's query sees of which `behind` are. */
+GPU_FN int decode_seen_from(const sm90_decode_call *c, int keys, int behind) {
+    const int end = max(keys - behind, 1), /* behind its own index */
         near = max(end - c->window, decode_over(end - 1, c->per_span) * c->span);
     return max(0, max(keys - c->ring, near));
 }
 
 /* The first chunk of which a query sees a key. */
-GPU_FN int decode_first_chunk(const sm90_decode_call *c, int keys) {
-    return decode_seen_from(c, keys, 0) / SM90_DECODE_CHUNK;
+GPU_FN int decode_first_chunk(const sm90_decode_call *c, int counts) {
+    return decode_seen_from(c, decode_keys(counts), decode_tokens(counts) - 1) / SM90_DECODE_CHUNK;
 }
 
 /* A function of the sequence's keys: a power of 2, or the most. */
-GPU_FN int decode_splits(const sm90_decode_call *c, int keys) {
-    const int whole = decode_over(decode_chunks(keys) - decode_first_chunk(c, keys), c->per_split);
+GPU_FN int decode_splits(const sm90_decode_call *c, int counts) {
+    const int whole = decode_over(
+        decode_chunks(decode_keys(counts)) - decode_first_chunk(c, counts), c->per_split);
     return min(c->most_splits, 1 << (31 - __clz(max(whole, 1))));
 }
 
 /* Index of a sequence's first new token's key, within INT32_MIN..INT32_MAX / 2. */
-GPU_FN int decode_start_of(const sm90_decode_call *c, int keys, decode_raw read) {
+GPU_FN int decode_start_of(const sm90_decode_call *c, int counts, decode_raw read) {
     if (c->slots)
-        return keys - c->tokens;
+        return decode_keys(counts) - decode_tokens(counts);
     int64_t start = c->start;
     if (c->starts)
         start = rope_sum(start, decode_value(read, c->flags & SM90_DECODE_WIDE_STARTS));
     return (int)max((int64_t)INT32_MIN, min(start, (int64_t)INT32_MAX / 2));
 }
 
-/* Of 32 sequences from `first` on; those that are not there have no keys. */
-GPU_FN decode_lengths decode_read_lengths(const sm90_decode_call *c, int first, bool starts) {
+/* Of 32 sequences from `first` on; those that are not there have none. */
+GPU_FN decode_lengths decode_read_lengths(const sm90_decode_call *c, int first, bool places) {
     const int sequence = first + decode_lane();
-    decode_lengths read = {{0, 0}, {0, 0}};
+    const int wide = c->flags & SM90_DECODE_WIDE_LENGTHS;
+    decode_lengths read = {};
     if (sequence < c->sequences) {
-        read.keys = decode_read_index(c->lengths, c->flags & SM90_DECODE_WIDE_LENGTHS, sequence);
-        if (starts && c->starts)
+        read.keys = decode_read_index(c->lengths, wide, sequence);
+        if (c->boundaries) {
+            read.begin = decode_read_index(c->boundaries, wide, sequence);
+            read.end = decode_read_index(c->boundaries, wide, sequence + 1);
+        }
+        if (places && c->starts)
             read.start = decode_read_index(c->starts, c->flags & SM90_DECODE_WIDE_STARTS, sequence);
     }
     return read;
 }
 
+/* Of a sequence that has more tokens than the call allows none is left, and one that is not within
+ * its row is out of range. */
+GPU_FN int decode_counts_of(const sm90_decode_call *c, decode_lengths read) {
+    const int wide = c->flags & SM90_DECODE_WIDE_LENGTHS;
+    const int64_t keys = decode_value(read.keys, wide), begin = decode_value(read.begin, wide),
+                  end = decode_value(read.end, wide),
+                  tokens = c->boundaries ? rope_difference(end, begin) : c->tokens;
+    const bool fits = tokens >= 0 && tokens <= c->tokens, valid = fits && begin >= 0 &&
+                                                                  end <= c->row_tokens &&
+                                                                  keys >= 0 && keys <= c->capacity;
+    return (int)((uint32_t)(valid ? keys : -1) << DECODE_TOKEN_BITS) | (fits ? (int)tokens : 0);
+}
+
+/* places: whether those of new tokens are asked for. */
 GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_lengths read,
-                        bool starts) {
+                        bool places) {
     const int lane = decode_lane();
-    const int64_t keys = decode_value(read.keys, c->flags & SM90_DECODE_WIDE_LENGTHS);
-    w.keys = keys < 0 || keys > c->capacity ? -1 : (int)keys;
-    if (starts)
-        w.start = decode_start_of(c, w.keys, read.start);
-    w.items = w.sequence + lane < c->sequences ? decode_splits(c, w.keys) * c->k_heads : 0;
+    w.counts = decode_counts_of(c, read);
+    if (places) {
+        const int64_t begin = decode_value(read.begin, c->flags & SM90_DECODE_WIDE_LENGTHS);
+        w.start = decode_start_of(c, w.counts, read.start);
+        w.begin = (int)max((int64_t)-SM90_DECODE_TOKENS, min(begin, (int64_t)c->row_tokens));
+    }
+    w.items = w.sequence + lane < c->sequences && w.counts != 0
+                  ? decode_splits(c, w.counts) * c->k_heads
+                  : 0;
     for (int d = 1; d < 32 && d < c->sequences; d *= 2) {
         const int other = __shfl_up_sync(~0u, w.items, d);
         w.items += lane < d ? 0 : other;
@@ -218,9 +265,9 @@ GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_length
 }
 
 /* read: of the first sequences. */
-GPU_FN decode_walk decode_begin(const sm90_decode_call *c, decode_lengths read, bool starts) {
-    decode_walk w = {(int)blockIdx.x, 0, 0, 0, 0, 0};
-    decode_look(c, w, read, starts);
+GPU_FN decode_walk decode_begin(const sm90_decode_call *c, decode_lengths read, bool places) {
+    decode_walk w = {(int)blockIdx.x, 0, 0, 0, 0, 0, 0};
+    decode_look(c, w, read, places);
     return w;
 }
 
@@ -230,7 +277,7 @@ GPU_FN int decode_items(const sm90_decode_call *c, const decode_walk &w) {
 }
 
 /* Splits begin at floor(chunks * split / splits), in floats, behind those that no query sees. */
-template <bool STARTS>
+template <bool PLACES>
 GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *found) {
     int all = decode_items(c, w);
     while (w.item - w.before >= all) {
@@ -240,20 +287,22 @@ GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *
             w.items = 0;
             return false;
         }
-        decode_look(c, w, decode_read_lengths(c, w.sequence, STARTS), STARTS);
+        decode_look(c, w, decode_read_lengths(c, w.sequence, PLACES), PLACES);
         all = decode_items(c, w);
     }
     const int n = w.item - w.before, lane = __ffs((int)__ballot_sync(~0u, w.items > n)) - 1,
               ahead = __shfl_sync(~0u, w.items, max(lane - 1, 0)), at = n - (lane ? ahead : 0);
     found->sequence = w.sequence + lane;
-    found->keys = __shfl_sync(~0u, w.keys, lane);
-    if (STARTS)
+    found->counts = __shfl_sync(~0u, w.counts, lane);
+    if (PLACES) {
         found->start = __shfl_sync(~0u, w.start, lane);
+        found->begin = __shfl_sync(~0u, w.begin, lane);
+    }
     found->split = decode_over(at, c->per_head);
     found->head = at - found->split * c->k_heads;
-    found->splits = decode_splits(c, found->keys);
-    const int before = decode_first_chunk(c, found->keys),
-              chunks = decode_chunks(found->keys) - before;
+    found->splits = decode_splits(c, found->counts);
+    const int before = decode_first_chunk(c, found->counts),
+              chunks = decode_chunks(decode_keys(found->counts)) - before;
     const float each = __fdiv_rn((float)chunks, (float)found->splits);
     found->first = before + (int)(each * (float)found->split);
     found->last =
@@ -262,12 +311,12 @@ GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *
     return true;
 }
 
-/* Keys that a sequence's query `token` sees. */
-GPU_FN int decode_seen(const sm90_decode_call *c, int keys, int token) {
-    return c->flags & SM90_DECODE_CAUSAL ? keys - (c->tokens - 1 - token) : keys;
+/* Keys up to the last that a sequence's query sees of which `behind` are. */
+GPU_FN int decode_seen(const sm90_decode_call *c, int keys, int behind) {
+    return c->flags & SM90_DECODE_CAUSAL ? keys - behind : keys;
 }
 
-/* Word n of a token's bits; those ahead of the tree are set. */
+/* Word n of the bits of a row's token; those ahead of the tree are set. */
 GPU_FN uint32_t decode_tree_word(const sm90_decode_call *c, int sequence, int token, int n) {
     return n < 0 ? ~0u
            : n >= (c->tree_keys + 31) / 32
@@ -275,12 +324,13 @@ GPU_FN uint32_t decode_tree_word(const sm90_decode_call *c, int sequence, int to
                : decode_read(c->tree_bits + sequence * c->tree_row + token * c->tree_token + n);
 }
 
-/* The keys of a chunk that a sequence's query `token` sees, a bit each. */
-GPU_FN uint32_t decode_sees(const sm90_decode_call *c, int sequence, int keys, int chunk,
-                            int token) {
-    const int first = chunk * SM90_DECODE_CHUNK,
-              begin = min(max(decode_seen_from(c, keys, token) - first, 0), 16),
-              end = min(max(decode_seen(c, keys, token) - first, 0), 16),
+/* The keys of a chunk that a sequence's query `n` sees, a bit each. */
+GPU_FN uint32_t decode_sees(const sm90_decode_call *c, int sequence, int counts, int begin_of,
+                            int chunk, int n) {
+    const int first = chunk * SM90_DECODE_CHUNK, behind = decode_tokens(counts) - 1 - n,
+              keys = decode_keys(counts), token = begin_of + n,
+              begin = min(max(decode_seen_from(c, keys, behind) - first, 0), 16),
+              end = min(max(decode_seen(c, keys, behind) - first, 0), 16),
               at = first - (keys - c->tree_keys);
     const uint32_t sees = (0xffffu << begin & 0xffffu) & ~(0xffffu << end);
     return c->tree_keys == 0 || at <= -SM90_DECODE_CHUNK

@@ -11,17 +11,20 @@
 
 /* --- copies --- */
 
+/* A bit beside those of slots: the next item is found already. */
+enum { DECODE_KNOWN = 1 << 30 };
+
 /* Copies of a warp: chunks of its items one after the other, whatever the item. */
 struct decode_copies {
     decode_walk walk;
-    decode_item item;       /* found last */
-    int chunk, end;         /* of the item being copied: the warp's next, and behind its last */
-    int head, sequence;     /* of that */
-    decode_raw page;        /* of the chunk that is the lane's turn */
-    int turn;               /* lane of the next chunk */
-    decode_raw next_page;   /* of the item found last */
-    int known;              /* that is found already */
-    int slot, sent, failed; /* the next slot; copies so far; slots whose chunk has no page */
+    decode_item item;     /* found last */
+    int chunk, end;       /* of the item being copied: the warp's next, and behind its last */
+    int head, sequence;   /* of that */
+    decode_raw page;      /* of the chunk that is the lane's turn */
+    int turn;             /* lane of the next chunk */
+    decode_raw next_page; /* of the item found last */
+    int slot, sent;       /* the next slot; copies so far */
+    int failed;           /* slots whose chunk has no page, and DECODE_KNOWN */
 };
 
 /* Pages of the next 32 chunks of the warp, from `chunk` on. */
@@ -34,7 +37,7 @@ GPU_FN decode_raw decode_pages(const sm90_decode_call *c, int sequence, int chun
 /* Finds the next item of which this warp has a chunk; without one its `last` is 0. */
 template <class S>
 GPU_FN void decode_look_ahead(const sm90_decode_call *c, decode_copies &s, int warp) {
-    s.known = 1;
+    s.failed |= DECODE_KNOWN;
     for (;; s.walk.item += (int)gridDim.x) {
         if (!decode_find<false>(c, s.walk, &s.item)) {
             s.item.last = 0;
@@ -70,7 +73,8 @@ GPU_FN void decode_send(const decode_block<S> &b, const CUtensorMap *k, const CU
         s.sequence = s.item.sequence;
         s.page = s.next_page;
         s.turn = 0;
-        s.known = s.end == 0; /* there is no other */
+        if (s.end != 0) /* there may be another */
+            s.failed &= ~DECODE_KNOWN;
         if (s.chunk >= s.end)
             return;
     }
@@ -243,10 +247,11 @@ GPU_FN void decode_write_word(uint32_t to, uint32_t x) {
 
 /* Puts new tokens of item n into their chunk. */
 template <class S>
-GPU_FN void decode_put_new(const decode_block<S> &b, int n, int chunk, const decode_chunk &to) {
+GPU_FN void decode_put_new(const decode_block<S> &b, int n, int tokens, int chunk,
+                           const decode_chunk &to) {
     enum { WORDS = S::STORED / 4 };
     const int lane = decode_lane();
-    for (int i = 0; i < b.call->tokens; i++) {
+    for (int i = 0; i < tokens; i++) {
         const int place = b.header->place[n % SM90_DECODE_AHEAD][i],
                   row = place % SM90_DECODE_CHUNK;
         if (place < 0 || place / SM90_DECODE_CHUNK != chunk)
@@ -266,10 +271,6 @@ GPU_FN void decode_put_new(const decode_block<S> &b, int n, int chunk, const dec
     __syncwarp();
 }
 
-GPU_FN int decode_token_of(const sm90_decode_call *c, int row) {
-    return min(decode_over(row, c->per_group), c->tokens - 1);
-}
-
 /* Takes the keys out that rows do not see. A lane has what the token of its number sees. */
 template <class S>
 GPU_FN void decode_mask(const sm90_decode_call *c, uint32_t sees, float (&s)[S::TILES][4]) {
@@ -279,7 +280,8 @@ GPU_FN void decode_mask(const sm90_decode_call *c, uint32_t sees, float (&s)[S::
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t bits =
-                __shfl_sync(~0u, sees, decode_token_of(c, t * 8 + decode_lane() % 4 * 2 + h)) >>
+                __shfl_sync(~0u, sees,
+                            decode_over(t * 8 + decode_lane() % 4 * 2 + h, c->per_group)) >>
                 key;
             s[t][h] = bits & 1 ? s[t][h] : -INFINITY;
             s[t][h + 2] = bits >> 8 & 1 ? s[t][h + 2] : -INFINITY;
@@ -289,11 +291,12 @@ GPU_FN void decode_mask(const sm90_decode_call *c, uint32_t sees, float (&s)[S::
 /* Adds the rows of one token after the other, without values that it does not see: even a weight of
  * 0 times a NaN would be one. */
 template <int DTYPE, class S, int STORE>
-GPU_FN void decode_add_by_token(const sm90_decode_call *c, uint32_t sees, const decode_chunk &at,
-                                const uint32_t (&weights)[S::TILES][2], decode_rows<S> &rows) {
+GPU_FN void decode_add_by_token(const sm90_decode_call *c, int tokens, uint32_t sees,
+                                const decode_chunk &at, const uint32_t (&weights)[S::TILES][2],
+                                decode_rows<S> &rows) {
     const int key = decode_lane() % 4 * 2;
 #pragma unroll 1
-    for (int n = 0; n < c->tokens; n++) {
+    for (int n = 0; n < tokens; n++) {
         const uint32_t bits = __shfl_sync(~0u, sees, n),
                        pair = bits >> decode_row_of<S>(key) & 0x0101u,
                        next = bits >> decode_row_of<S>(key + 1) & 0x0101u;
@@ -302,7 +305,7 @@ GPU_FN void decode_add_by_token(const sm90_decode_call *c, uint32_t sees, const 
         uint32_t own[S::TILES][2];
 #pragma unroll
         for (int t = 0; t < S::TILES; t++) {
-            const bool is_own = decode_token_of(c, t * 8 + decode_lane() / 4) == n;
+            const bool is_own = decode_over(t * 8 + decode_lane() / 4, c->per_group) == n;
             own[t][0] = is_own ? weights[t][0] : 0;
             own[t][1] = is_own ? weights[t][1] : 0;
         }
@@ -315,19 +318,21 @@ template <int DTYPE, class S, int STORE>
 GPU_FN void decode_attend(const decode_block<S> &b, int n, const decode_item &item, int chunk,
                           bool is_whole, const decode_chunk &at, decode_rows<S> &rows) {
     const sm90_decode_call *c = b.call;
+    const int tokens = decode_tokens(item.counts);
     float s[S::TILES][4];
     uint32_t weights[S::TILES][2], sees = 0;
     if (!is_whole) {
-        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.keys), chunk,
-                           min(gpu_opaque(decode_lane()), c->tokens - 1));
-        decode_put_new<S>(b, n, chunk, at);
+        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.counts),
+                           b.header->seen[n % SM90_DECODE_AHEAD].begin, chunk,
+                           min(gpu_opaque(decode_lane()), tokens - 1));
+        decode_put_new<S>(b, n, tokens, chunk, at);
     }
     decode_scores<DTYPE, S, STORE>(c, at, decode_queries_of<S>(b, n), rows, s);
     if (!is_whole)
         decode_mask<S>(c, sees, s);
     decode_weigh<DTYPE, S>(rows, s, weights);
     if (!is_whole)
-        decode_add_by_token<DTYPE, S, STORE>(c, sees, at, weights, rows);
+        decode_add_by_token<DTYPE, S, STORE>(c, tokens, sees, at, weights, rows);
     else
         decode_add<DTYPE, S, STORE>(at, weights, {~0u, ~0u}, rows);
 }
@@ -358,49 +363,42 @@ GPU_FN void decode_hand_over(const decode_block<S> &b, int at, int warp, bool fa
         }
 }
 
-/* The first chunk behind the begin of windows of which decode_attend puts new tokens in, or masks
- * keys that not all rows see. */
-GPU_FN int decode_last_chunks(const sm90_decode_call *c, const decode_item &item) {
-    const int seen = min(decode_seen(c, item.keys, 0), item.keys - c->tree_keys);
-    return max(min(seen, item.start), 0) / SM90_DECODE_CHUNK;
-}
-
 template <int DTYPE, class S>
 GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const CUtensorMap *v,
                            int warp, decode_lengths read) {
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
-    decode_walk walk = decode_begin(c, read, true);
+    decode_walk walk = decode_begin(c, read, false);
     decode_copies copies = {walk};
     if (S::CODES && !(c->flags & SM90_DECODE_SCALED))
         decode_scales_begin(b, warp);
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
-        if (!copies.known && copies.chunk >= copies.end)
+        if (!(copies.failed & DECODE_KNOWN) && copies.chunk >= copies.end)
             decode_look_ahead<S>(c, copies, warp);
         decode_send<S>(b, k, v, copies, warp);
     }
-    if (!copies.known)
+    if (!(copies.failed & DECODE_KNOWN))
         decode_look_ahead<S>(c, copies, warp);
     decode_item item;
     uint32_t used = 0; /* slots so far */
 #pragma unroll 1
-    for (int n = 0; decode_find<true>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
+    for (int n = 0; decode_find<false>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
         decode_rows<S> rows;
         const int turn = n / S::AHEAD % 2;
-        bool failed = item.keys < 0, is_fresh = false; /* its new tokens are ready */
+        bool failed = item.counts < 0;
         sm90_wait(decode_address(&b.header->queries_ready[n % S::AHEAD]), (uint32_t)turn);
         decode_rows_begin(decode_queries_of<S>(b, n), rows);
-        const int whole = decode_chunks(decode_seen_from(c, item.keys, c->tokens - 1)),
-                  last = decode_last_chunks(c, item);
+        int2 whole = b.header->seen[n % S::AHEAD].whole;
 #pragma unroll 1
         for (int chunk = item.first + warp; chunk < item.last; chunk += S::WARPS) {
-            const bool is_whole = chunk >= whole && chunk < last;
-            if (!copies.known)
+            if (S::CODES) /* again: registers are few */
+                whole = b.header->seen[n % S::AHEAD].whole;
+            const bool is_whole = chunk >= whole.x && chunk < whole.y;
+            if (!(copies.failed & DECODE_KNOWN))
                 decode_look_ahead<S>(c, copies, warp);
-            if (!is_whole && !is_fresh)
+            if (!is_whole)
                 sm90_wait(decode_address(&b.header->fresh_ready[n % S::AHEAD]), (uint32_t)turn);
-            is_fresh |= !is_whole;
             const int slot = (int)(used % S::STAGES);
             sm90_wait(decode_address(&b.header->full[warp][slot]), used / S::STAGES % 2);
             failed |= copies.failed >> slot & 1;
@@ -425,8 +423,8 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
         if (failed && lane == 0 && c->position_flag) /* a length, or a page that is not there */
             *c->position_flag = 1;
         const int at = n % S::BEHIND;
-        if (!is_fresh) /* its helpers have all arrived before one does for another item */
-            sm90_wait(decode_address(&b.header->fresh_ready[n % S::AHEAD]), (uint32_t)turn);
+        /* its helpers have all arrived before one does for another item */
+        sm90_wait(decode_address(&b.header->fresh_ready[n % S::AHEAD]), (uint32_t)turn);
         if (n >= S::BEHIND)
             sm90_wait(decode_address(&b.header->sums_free[at]),
                       (uint32_t)((n / S::BEHIND - 1) % 2));

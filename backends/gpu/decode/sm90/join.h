@@ -47,10 +47,10 @@ template <class S> GPU_FN decode_sum decode_sum_of(const decode_block<S> &b, int
 /* --- the end of a row --- */
 
 template <int DTYPE, class S>
-GPU_FN void decode_end(const sm90_decode_call *c, int sequence, int key_head, int row,
+GPU_FN void decode_end(const sm90_decode_call *c, const decode_split &of, int row,
                        const decode_sum &s) {
     const int token = decode_over(row, c->per_group),
-              head = key_head * c->group + row - token * c->group, lane = decode_lane();
+              head = of.head * c->group + row - token * c->group, lane = decode_lane();
     if (s.sum < 0)
         return;
     float top = s.top, sum = s.sum;
@@ -59,18 +59,23 @@ GPU_FN void decode_end(const sm90_decode_call *c, int sequence, int key_head, in
     const uint2 two = {gpu_join<DTYPE>(s.out.x * by, s.out.y * by),
                        gpu_join<DTYPE>(s.out.z * by, s.out.w * by)};
     if (decode_writes<S>())
-        *(uint2 *)(void *)(c->out.data + sequence * c->out.row + token * c->out.token +
-                           head * c->out.head + lane * 8) = two;
+        *(uint2 *)(void *)(decode_head(&c->out, of.sequence, of.begin + token, head) + lane * 8) =
+            two;
     if (c->lse && lane == 0)
-        c->lse[sequence * c->lse_stride[0] + token * c->lse_stride[1] + head * c->lse_stride[2]] =
-            sum == 0 ? -INFINITY : GPU_LN_2 * (top + log2f(sum));
+        c->lse[of.sequence * c->lse_stride[0] + (of.begin + token) * c->lse_stride[1] +
+               head * c->lse_stride[2]] = sum == 0 ? -INFINITY : GPU_LN_2 * (top + log2f(sum));
 }
 
 /* --- splits --- */
 
+GPU_FN int decode_rows_of(const sm90_decode_call *c, const decode_split &of) {
+    return of.tokens * c->group;
+}
+
 /* Results of split 0 of a row. */
-GPU_FN int64_t decode_part(const sm90_decode_call *c, int sequence, int head, int row) {
-    return ((int64_t)sequence * c->k_heads + head) * c->most_splits * c->tokens * c->group + row;
+GPU_FN int64_t decode_part(const sm90_decode_call *c, const decode_split &of, int row) {
+    const int64_t ahead = c->part_tokens ? (int64_t)of.sequence * c->part_tokens : of.begin;
+    return (ahead * c->k_heads + of.head * of.tokens) * c->most_splits * c->group + row;
 }
 
 /* Counts, behind all that the warp has stored and ahead of all that it reads. */
@@ -89,11 +94,10 @@ GPU_FN void decode_store(const sm90_decode_call *c, const decode_split &to, int 
                          const decode_sum &s) {
     const int lane = decode_lane();
     if (to.splits == 1) {
-        decode_end<DTYPE, S>(c, to.sequence, to.head, row, s);
+        decode_end<DTYPE, S>(c, to, row, s);
         return;
     }
-    const int64_t part =
-        decode_part(c, to.sequence, to.head, row) + to.split * c->tokens * c->group;
+    const int64_t part = decode_part(c, to, row) + to.split * decode_rows_of(c, to);
     if (decode_writes<S>())
         __stcg((float4 *)(void *)(c->parts.sums + part * S::DIM + lane * 4), s.out);
     if (lane == 0)
@@ -114,8 +118,8 @@ GPU_FN void decode_read_if(float4 &x, const float *from, int reads) {
 template <int DTYPE, class S>
 GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split, int row) {
     enum { AT_ONCE = 16 };
-    const int lane = decode_lane(), step = c->tokens * c->group;
-    const int64_t part = decode_part(c, split->sequence, split->head, row);
+    const int lane = decode_lane(), step = decode_rows_of(c, *split);
+    const int64_t part = decode_part(c, *split, row);
     const int splits = split->splits;
     const float2 *tops = (const float2 *)(const void *)(c->parts.tops + part * 2);
     const float *sums = c->parts.sums + part * S::DIM + decode_part_lane<S>() * 4;
@@ -149,7 +153,7 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split
             decode_scale_add(s.out, x[i],
                              __shfl_sync(~0u, first < 32 ? by[0] : by[1], (first + i) % 32));
     }
-    decode_end<DTYPE, S>(c, split->sequence, split->head, row, s);
+    decode_end<DTYPE, S>(c, *split, row, s);
 }
 
 /* Counts a split's rows of the helpers whose lanes say so, and joins those of which it is the last.
@@ -168,7 +172,7 @@ GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split 
     if (last)
         *counter = DECODE_MARK;
 #pragma unroll 1
-    for (int row = 0; row < c->tokens * c->group; row++)
+    for (int row = 0; row < decode_rows_of(c, *split); row++)
         if (joins >> row % SM90_DECODE_HELPERS & 1)
             decode_join_row<DTYPE, S>(c, split, row);
 }
@@ -195,7 +199,7 @@ GPU_FN void decode_hand_on(const decode_block<S> &b, const decode_split &split, 
 template <class S> GPU_FN void decode_dismiss(const decode_block<S> &b, int helper, int number) {
 #pragma unroll 1
     for (int i = 0; i < S::JOINERS; i++)
-        decode_hand_on<S>(b, {0, 0, 0, 0}, helper, number);
+        decode_hand_on<S>(b, {}, helper, number);
 }
 
 /* Takes what a joiner is handed on. */
@@ -233,18 +237,19 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
     const int lane = decode_lane();
     decode_walk walk = decode_begin(c, read, true);
     decode_item next; /* what is loaded */
-    decode_split last = {0, 0, 0, 0},
-                 ready[S::AHEAD]; /* those before it, from the one that is summed on */
+    decode_split *ready = b.header->ready[helper];
     decode_loaded<S> loaded;
-    int made = 0, found = 0, handed = 0;
+    int found = 0, handed = 0;
     bool more = true;
     /* Item n is summed, the AHEAD - 1 behind it are ready or become so, and one more is loaded. */
 #pragma unroll 1
     for (int n = -S::AHEAD; n < 0 || n < found; n++) {
-        if (made < found) { /* its room was last read in item n - 1, whose sums have been taken */
-            if (next.keys < 0 && c->position_flag)
+        const int made = n + S::AHEAD - 1;
+        if (made >= 0 &&
+            made < found) { /* its room was last read in item n - 1, whose sums have been taken */
+            if (next.counts < 0 && c->position_flag)
                 *c->position_flag = 1;
-            decode_prepare_queries<DTYPE, S>(b, by, made, helper, loaded);
+            decode_prepare_queries<DTYPE, S>(b, by, made, next, helper, loaded);
             __syncwarp();
             if (lane == 0)
                 sm90_arrive(decode_address(&b.header->queries_ready[made % S::AHEAD]));
@@ -253,9 +258,10 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             if (lane == 0) {
                 sm90_arrive(decode_address(&b.header->fresh_ready[made % S::AHEAD]));
                 decode_mark(decode_counter(c, next.sequence, next.head, helper), loaded.counter);
+                ready[made % S::AHEAD] = {next.sequence, next.head,  next.split,
+                                          next.splits,   next.begin, decode_tokens(next.counts)};
             }
-            ready[S::AHEAD - 1] = {next.sequence, next.head, next.split, next.splits};
-            made++;
+            __syncwarp();
         }
         if (more) {
             more = decode_find<true>(c, walk, &next);
@@ -266,12 +272,12 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             decode_load<S>(c, next, helper, loaded);
         if (n >= 0) {
             const int at = n % S::BEHIND;
-            last = ready[0];
+            const decode_split &last = ready[n % S::AHEAD];
             if (n == found - 1)
                 decode_dismiss<S>(b, helper, handed);
             sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / S::BEHIND % 2));
 #pragma unroll 1
-            for (int row = helper; row < c->tokens * c->group; row += SM90_DECODE_HELPERS)
+            for (int row = helper; row < decode_rows_of(c, last); row += SM90_DECODE_HELPERS)
                 decode_store<DTYPE, S>(c, last, row, decode_sum_of<S>(b, at, row));
             __syncwarp();
             if (lane == 0)
@@ -279,14 +285,11 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             if (last.splits > 1 && n < found - 1)
                 decode_hand_on<S>(b, last, helper, handed);
         }
-#pragma unroll
-        for (int i = 0; i < S::AHEAD - 1; i++)
-            ready[i] = ready[i + 1];
     }
     if (found == 0)
         decode_dismiss<S>(b, helper, handed);
     if (lane == 0)
-        b.header->joined[helper] = last;
+        b.header->joined[helper] = found ? ready[(found - 1) % S::AHEAD] : decode_split{};
     __syncwarp();
 }
 

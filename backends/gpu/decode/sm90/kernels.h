@@ -122,10 +122,14 @@ typedef struct sm90_decode_parts {
 } sm90_decode_parts;
 
 typedef struct sm90_decode_call {
-    const void *lengths; /* keys of sequences */
-    const void *table;   /* or NULL: a sequence's page is its index */
+    const void *lengths;    /* keys of sequences */
+    const void *boundaries; /* of packed sequences, which all lie in row 0, whose stride is 0; or
+                               NULL: a sequence is a row of `tokens` */
+    const void *table;      /* or NULL: a sequence's page is its index */
     int64_t table_row, table_page;
-    int32_t sequences, k_heads, group, tokens;
+    int32_t sequences, k_heads, group;
+    int32_t tokens, row_tokens;        /* the most of a sequence, and those of a row */
+    int32_t part_tokens;               /* of which each sequence has room in parts; 0: of its own */
     int32_t pages, page_chunks;        /* of the cache; chunks of a page */
     int32_t capacity;                  /* most keys of a sequence */
     int32_t most_splits, least_chunks; /* of a sequence; of a split, unless it is the only one */

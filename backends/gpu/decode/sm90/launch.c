@@ -18,8 +18,9 @@ enum { LEAST_CHUNKS = 23, LEAST_CHUNKS_OF_MANY = 32, FEW_HEADS = 4 };
 /* Bytes that a warp has copied and that stay in the L2: so many of all blocks fit there. */
 enum { BYTES_STAY = 5 * 8192 };
 
-/* Most items, slots and key heads, and chunks of a sequence. */
-enum { MOST = INT32_MAX / 2, MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };
+/* Most items, tokens, slots and key heads; keys, whose number leaves four bits for new tokens, and
+ * chunks of a sequence. */
+enum { MOST = INT32_MAX / 2, MOST_HEADS = 4096, MOST_KEYS = (1 << 27) - 1, MOST_CHUNKS = 1 << 20 };
 
 /* --- numbers --- */
 
@@ -142,17 +143,24 @@ static int fits_sizes(const gpu_decode_sizes *s) {
            s->k_heads <= MOST_HEADS && s->k_heads <= MOST / SM90_DECODE_SPLITS / s->sequences;
 }
 
+/* Whether splits leave what they give by places of tokens, because fewer are packed than sequences
+ * may have. */
+static int is_dense(const gpu_decode_sizes *s) {
+    return s->all < s->sequences * s->tokens;
+}
+
 static size_t rounded(size_t bytes) {
     return (bytes + 255) / 256 * 256;
 }
 
 /* Bytes of counters, of largest logits and of sums, each a multiple of 256. */
 static void layout_of(const gpu_decode_sizes *s, int multiprocessors, size_t bytes[3]) {
-    const size_t heads = (size_t)(s->sequences * s->k_heads),
-                 rows = (size_t)(s->tokens * (s->q_heads / s->k_heads)),
+    const int64_t tokens = is_dense(s) ? s->all : s->sequences * s->tokens;
+    const size_t rows = (size_t)(tokens * (s->q_heads / s->k_heads) * s->k_heads),
                  splits = (size_t)splits_of(s, multiprocessors),
-                 parts = splits > 1 ? heads * splits * rows : 0;
-    bytes[0] = rounded(splits > 1 ? heads * SM90_DECODE_HELPERS * 8 : 0);
+                 parts = splits > 1 ? splits * rows : 0,
+                 counters = (size_t)(s->sequences * s->k_heads) * SM90_DECODE_HELPERS;
+    bytes[0] = rounded(splits > 1 ? counters * 8 : 0);
     bytes[1] = rounded(parts * 8);
     bytes[2] = parts * (size_t)s->dim * 4;
 }
@@ -181,11 +189,13 @@ static int64_t capacity_of(const rope_decode_problem *p, const rope_attention_ca
 
 static gpu_decode_sizes sizes_of(const rope_decode_problem *p, const rope_decode_call *call) {
     const rope_append_call *a = &call->append;
-    return (gpu_decode_sizes){a->rope.batch,
-                              a->rope.tokens,
+    const rope_position_map *map = &a->rope.position;
+    return (gpu_decode_sizes){map->cu_seqlens ? map->sequences : a->rope.batch,
+                              call->most_tokens,
                               capacity_of(p, &call->attention),
                               a->tensor[ROPE_APPEND_Q].heads,
                               a->tensor[ROPE_APPEND_K].heads,
+                              a->rope.batch * a->rope.tokens,
                               dim_of(p)};
 }
 
@@ -236,8 +246,10 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     const rope_attention_call *t = &call->attention;
     const gpu_decode_sizes sizes = sizes_of(p, call);
     const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
-    if (!fits_sizes(&sizes) || t->tree_keys > MOST || a->rope.position.cu_seqlens || t->q_lengths ||
-        !t->k_lengths || a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
+    if (!fits_sizes(&sizes) || t->tree_keys > MOST || t->q_lengths || !t->k_lengths ||
+        a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
+        return 0;
+    if (a->rope.tokens > MOST)
         return 0;
     if (sizes.k_tokens > (int64_t)MOST_CHUNKS * CHUNK || t->table_pages > MOST / size ||
         t->pages > MOST / (page_chunks * CHUNK) ||
@@ -313,7 +325,7 @@ static void fill_cache(const rope_decode_problem *p, const rope_decode_call *cal
     d->ring_chunks = (int32_t)(a->ring / CHUNK);
     d->per_ring = a->ring ? reciprocal(d->ring_chunks) : 1;
     if (a->ring && a->ring <= d->capacity)
-        d->capacity = MOST;
+        d->capacity = MOST_KEYS;
     d->k_cache = store_of(&write->tensor[ROPE_APPEND_K], codes ? 1 : 2);
     d->v_cache = store_of(&write->tensor[ROPE_APPEND_V], codes ? 1 : 2);
     d->starts = write->starts ? write->starts : map->offsets;
@@ -327,12 +339,23 @@ static void fill_cache(const rope_decode_problem *p, const rope_decode_call *cal
                 (scale == ROPE_SCALE_TOKEN_HEAD_MAX ? SM90_DECODE_MAKES_SCALES : 0);
 }
 
+/* Packed sequences all lie in the first row. */
+static void fill_boundaries(const rope_decode_call *call, sm90_decode_call *d) {
+    d->boundaries = call->append.rope.position.cu_seqlens;
+    if (!d->boundaries)
+        return;
+    d->q.row = d->k.row = d->v.row = d->out.row = 0;
+    d->steps[0].id_row = d->steps[1].id_row = 0;
+    d->slot_row = d->tree_row = d->lse_stride[0] = 0;
+}
+
 static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void *workspace,
                        sm90_decode_call *d) {
     size_t bytes[3];
     layout_of(sizes, multiprocessors, bytes);
     d->parts = (sm90_decode_parts){workspace, (float *)(void *)((char *)workspace + bytes[0]),
                                    (float *)(void *)((char *)workspace + bytes[0] + bytes[1])};
+    d->part_tokens = is_dense(sizes) ? 0 : d->tokens;
     d->most_splits = (int32_t)splits_of(sizes, multiprocessors);
     d->least_chunks = (int32_t)least_chunks(sizes);
     d->stay = BYTES_STAY / (2 * CHUNK * sizes->dim * (d->store ? 1 : 2));
@@ -348,10 +371,10 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
         .k_heads = (int32_t)sizes->k_heads,
         .group = (int32_t)(sizes->q_heads / sizes->k_heads),
         .tokens = (int32_t)sizes->tokens,
+        .row_tokens = (int32_t)a->rope.tokens,
         .capacity = (int32_t)sizes->k_tokens,
         .flags = (t->rope.position.wide ? SM90_DECODE_WIDE_LENGTHS : 0) |
                  (l->problem->attention->mask == ROPE_MASK_CAUSAL ? SM90_DECODE_CAUSAL : 0),
-
         .window = (int32_t)gpu_at_most(l->problem->attention->window, MOST),
         .tree_keys = (int32_t)t->tree_keys,
         .tree_bits = t->tree_bits,
@@ -373,6 +396,7 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
         .position_flag = a->rope.position_flag};
     memcpy(d.lse_stride, t->lse_stride, sizeof d.lse_stride);
     fill_cache(l->problem, l->call, &d);
+    fill_boundaries(l->call, &d);
     fill_parts(sizes, l->multiprocessors, l->workspace, &d);
     d.per_page = reciprocal(d.page_chunks);
     d.per_head = reciprocal(d.k_heads);

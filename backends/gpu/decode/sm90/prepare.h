@@ -97,10 +97,11 @@ GPU_FN void decode_mark(unsigned long long *counter, unsigned long long x) {
 
 /* --- loads --- */
 
-GPU_FN decode_raw decode_read_id(const sm90_decode_steps *s, int sequence, int token) {
+/* Of a sequence's token n. */
+GPU_FN decode_raw decode_read_id(const sm90_decode_steps *s, int sequence, int begin, int n) {
     return s->ids ? decode_read_index(s->ids, s->flags & SM90_DECODE_WIDE_IDS,
-                                      sequence * s->id_row + token * s->id_token)
-                  : decode_raw{token, 0};
+                                      sequence * s->id_row + (begin + n) * s->id_token)
+                  : decode_raw{n, 0};
 }
 
 GPU_FN decode_raw decode_read_offset(const sm90_decode_steps *s, int sequence) {
@@ -154,8 +155,13 @@ GPU_FN decode_place decode_cached(const sm90_decode_call *c, const sm90_decode_c
                 head * cache->scale_head};
 }
 
-GPU_FN const char *decode_head(const sm90_decode_heads *x, int sequence, int token, int head) {
+GPU_FN char *decode_head(const sm90_decode_heads *x, int sequence, int token, int head) {
     return x->data + sequence * x->row + token * x->token + head * x->head;
+}
+
+/* Whether a sequence has a token n, which one that is out of range may not. */
+GPU_FN bool decode_has(const sm90_decode_call *c, const decode_item &item, int n) {
+    return n < decode_tokens(item.counts) && (unsigned)(item.begin + n) < (unsigned)c->row_tokens;
 }
 
 template <class S>
@@ -170,22 +176,23 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
     for (int e = 0; e < S::EACH; e++) {
         const int row = decode_nth(helper, e), token = decode_over(row, c->per_group),
                   head = item.head * c->group + row - token * c->group;
-        if (token >= c->tokens)
+        if (!decode_has(c, item, token))
             continue;
-        x.q[e] = decode_read_words<S>(decode_head(&c->q, item.sequence, token, head));
-        x.q_id[e] = decode_read_id(&c->steps[0], item.sequence, token);
+        x.q[e] = decode_read_words<S>(decode_head(&c->q, item.sequence, item.begin + token, head));
+        x.q_id[e] = decode_read_id(&c->steps[0], item.sequence, item.begin, token);
     }
 #pragma unroll
     for (int e = 0; e < S::NEW; e++) {
         const int token = decode_nth(helper, e), index = item.start + token;
-        if (token >= c->tokens || !decode_caches(item, index))
+        const int at = item.begin + token;
+        if (!decode_has(c, item, token) || !decode_caches(item, index))
             continue;
-        x.k[e] = decode_read_words<S>(decode_head(&c->k, item.sequence, token, item.head));
-        x.v[e] = decode_read_words<S>(decode_head(&c->v, item.sequence, token, item.head));
-        x.k_id[e] = decode_read_id(&c->steps[1], item.sequence, token);
+        x.k[e] = decode_read_words<S>(decode_head(&c->k, item.sequence, at, item.head));
+        x.v[e] = decode_read_words<S>(decode_head(&c->v, item.sequence, at, item.head));
+        x.k_id[e] = decode_read_id(&c->steps[1], item.sequence, item.begin, token);
         if (c->slots)
             x.place[e] = decode_read_index(c->slots, c->flags & SM90_DECODE_WIDE_SLOTS,
-                                           item.sequence * c->slot_row + token * c->slot_token);
+                                           item.sequence * c->slot_row + at * c->slot_token);
         else if (index >= 0 && decode_index_around(c, index) < c->held)
             x.place[e] = decode_read_page(c, item.sequence, index / SM90_DECODE_CHUNK);
     }
@@ -256,16 +263,25 @@ GPU_FN decode_words decode_stepped(const sm90_decode_call *c, int tensor,
                                  by.weight[tensor], position, x);
 }
 
+GPU_FN int2 decode_whole(const sm90_decode_call *c, const decode_item &item) {
+    const int keys = decode_keys(item.counts),
+              seen = min(decode_seen(c, keys, decode_tokens(item.counts) - 1), keys - c->tree_keys);
+    return {decode_chunks(decode_seen_from(c, keys, 0)),
+            max(min(seen, item.start), 0) / SM90_DECODE_CHUNK};
+}
+
 /* Queries of item n to shared memory. */
 template <int DTYPE, class S>
 GPU_FN void decode_prepare_queries(const decode_block<S> &b, const decode_constants &by, int n,
-                                   int helper, const decode_loaded<S> &x) {
+                                   const decode_item &item, int helper, const decode_loaded<S> &x) {
     const sm90_decode_call *c = b.call;
+    if (helper == 0 && decode_lane() == 0)
+        b.header->seen[n % S::AHEAD] = {decode_whole(c, item), item.begin};
 #pragma unroll
     for (int e = 0; e < S::EACH; e++) {
         const int row = decode_nth(helper, e);
-        if (row >= c->tokens * c->group)
-            continue; /* 0, as the block began with */
+        if (row >= decode_tokens(item.counts) * c->group)
+            continue; /* 0, as the block began with, or of an item before */
         decode_write_words<S>(
             b.queries + (n % S::AHEAD * S::TILES * 8 + row) * S::QUERY_BYTES,
             decode_stepped<DTYPE, S>(c, 0, by, decode_position(&c->steps[0], x.q_id[e], x.q_offset),
@@ -348,9 +364,9 @@ GPU_FN void decode_prepare_fresh(const decode_block<S> &b, const decode_constant
 #pragma unroll
     for (int e = 0; e < S::NEW; e++) {
         const int token = decode_nth(helper, e), index = item.start + token;
-        if (token >= c->tokens)
+        if (token >= decode_tokens(item.counts))
             continue;
-        const int is_mine = decode_caches(item, index),
+        const int is_mine = decode_has(c, item, token) && decode_caches(item, index),
                   slot = is_mine ? decode_slot_of(c, x.place[e], index) : -1;
         if (decode_lane() == 0)
             b.header->place[n % S::AHEAD][token] = slot < 0 ? -1 : index;
