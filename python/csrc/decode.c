@@ -29,6 +29,9 @@ static const char *check_all(const decode_call *c, int32_t *position_dtype) {
     const char *error = append_check(append, &append->in[PART_Q], "q", position_dtype);
     if (!error)
         error = attention_check_masks(&c->attention);
+    if (!error && c->max_seqlen_q && !append->inputs.cu_seqlens.handle)
+        return fail("max_seqlen_q is %" PRId64 "; allowed is None without cu_seqlens",
+                    c->max_seqlen_q);
     if (!error && append->slots.handle && !append->block_table.handle)
         return fail("block_table is not given; allowed with slots is a tensor");
     return error;
@@ -91,6 +94,7 @@ static const char *put_attention(const decode_call *c, const plan_entry *entry,
     args->tree_bits = attention->tree_bits;
     memcpy(args->tree_stride, attention->tree_stride, sizeof args->tree_stride);
     args->tree_keys = attention->tree_keys;
+    args->most_tokens = c->max_seqlen_q;
     return error;
 }
 

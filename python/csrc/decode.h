@@ -10,6 +10,7 @@
 typedef struct decode_call {
     append_call append;
     attention_call attention;
+    int64_t max_seqlen_q; /* 0: not given */
 } decode_call;
 
 /* Checks, finds the plan, makes out, appends and attends. Returns NULL or what is wrong, valid

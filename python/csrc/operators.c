@@ -208,6 +208,7 @@ static const argument decode_list[] = {
     {"position_offset", NUMBER, FULL, 0, OF(append.inputs.position_offset)},
     {"tree_keys", NUMBER, FULL, 0, OF(attention.tree_keys)},
     {"max_seqlen_k", NUMBER, FULL, 0, OF(attention.max_seqlen_k)},
+    {"max_seqlen_q", NUMBER, FULL, 0, OF(max_seqlen_q)},
     {0}};
 #undef OF
 

@@ -99,6 +99,7 @@ class Options(LayerFields, total=False):
     k_scale_out: Tensor | None
     v_scale_out: Tensor | None
     max_seqlen_k: int | None
+    max_seqlen_q: int | None
     sinks: Tensor | None
     tree_mask: Tensor | None
     tree_keys: int | None
@@ -138,6 +139,7 @@ def decode(
     k_scale_out: Tensor | None = None,
     v_scale_out: Tensor | None = None,
     max_seqlen_k: int | None = None,
+    max_seqlen_q: int | None = None,
     sinks: Tensor | None = None,
     tree_mask: Tensor | None = None,
     tree_keys: int | None = None,
@@ -178,6 +180,9 @@ def decode(
             position_offset and sequence_offsets give, and without those by k_lengths.
         k_scale, v_scale, k_scale_out, v_scale_out: as of `append`.
         max_seqlen_k: as of `attention`.
+        max_seqlen_q: no sequence of cu_seqlens has more new tokens. So one launch may take them
+            where they are few. A GPU may leave out a sequence that has more, and sets
+            position_flag. None: any may have all tokens.
 
     Rotation, norms and positions:
         config, positions, position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos,
@@ -229,11 +234,11 @@ def decode(
     # PyTorch takes its time over each argument, so that what is last and not given stays out.
     usual = slots is cu_seqlens is cache_starts is sequence_offsets is sequence_lengths is None
     usual = usual and v_weight is tree_mask is k_positions is cos is sin is position_flag is None
-    if not usual or offset or tree_keys or max_seqlen_k is not None:
+    if not usual or offset or tree_keys or max_seqlen_k is not None or max_seqlen_q is not None:
         places = slots, cu_seqlens, cache_starts, sequence_offsets, sequence_lengths, v_weight
         others = tree_mask, k_positions, cos, sin, position_flag
-        numbers = offset, tree_keys or 0, number("max_seqlen_k", max_seqlen_k)
-        arguments = (*arguments, *weights, *places, *others, *numbers)
+        most = number("max_seqlen_k", max_seqlen_k), number("max_seqlen_q", max_seqlen_q)
+        arguments = (*arguments, *weights, *places, *others, offset, tree_keys or 0, *most)
     elif any(x is not None for x in weights):
         arguments = (*arguments, *weights)
     return _call(arguments, (k_cache, v_cache, k_scale_out, v_scale_out, position_flag))

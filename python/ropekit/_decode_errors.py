@@ -21,7 +21,7 @@ ARGUMENTS = (
     *("slots", "cu_seqlens", "cache_starts", "sequence_offsets", "sequence_lengths", "v_weight"),
     *("tree_mask", "k_positions", "cos", "sin", "position_flag"),
 )
-NUMBERS = ("position_offset", "tree_keys", "max_seqlen_k")
+NUMBERS = ("position_offset", "tree_keys", "max_seqlen_k", "max_seqlen_q")
 ALWAYS = ARGUMENTS[:6]  # tensors that a call has
 WRITTEN = ("k_cache", "v_cache", "k_scale_out", "v_scale_out", "position_flag")
 _FIXED = FIXED | DTYPES

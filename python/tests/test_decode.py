@@ -57,6 +57,8 @@ def check(tensors: Any, caches: Any, places: Any, masks: Any, **options: Any) ->
     """decode, which finds places by k_lengths, gives the same bits."""
     wanted, copies = separately(tensors, caches, places, masks, **options)
     own = {x: y for x, y in places.items() if x in ("cu_seqlens", "slots", "positions")}
+    if "cu_seqlens" in own:
+        own["max_seqlen_q"] = int(own["cu_seqlens"].diff().max())
     found = ropekit.decode(*tensors, **caches, **masks, **own, **options)
     assert torch.equal(found, wanted)
     for name, x in caches.items():
@@ -248,6 +250,8 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "v_cache and k_cache overlap; allowed is tensors that do not", {
         "v_cache": CACHES["k_cache"]}),
     (ValueError, "max_seqlen_k is 0; allowed is > 0, or None", {"max_seqlen_k": 0}),
+    (ValueError, "max_seqlen_q is 0; allowed is > 0, or None", {"max_seqlen_q": 0}),
+    (ValueError, "max_seqlen_q is 8; allowed is None without cu_seqlens", {"max_seqlen_q": 8}),
 ]  # fmt: skip
 
 

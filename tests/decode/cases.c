@@ -177,6 +177,15 @@ void decode_relocate(rope_decode_args *args, const void *from, const void *to) {
     case_move_pointers(list, POINTERS, from, to);
 }
 
+/* Of a sequence. */
+static int64_t most_tokens(const decode_case *c) {
+    const int64_t *boundary = c->append.base.boundary;
+    int64_t most = 1;
+    for (int64_t s = 0; s < c->args.append.rope.sequences; s++)
+        most = boundary[s + 1] - boundary[s] > most ? boundary[s + 1] - boundary[s] : most;
+    return most;
+}
+
 /* Rotated queries that nobody wants. */
 static void leave_queries_out(rope_tensor *q) {
     q->out = NULL;
@@ -207,6 +216,8 @@ void decode_make(decode_case *c, uint64_t seed, int64_t index, int32_t faults) {
         use_slots(c);
     if (random_chance(&c->append.base.random, 60))
         leave_queries_out(&c->args.append.rope.q);
+    if (c->args.append.rope.cu_seqlens && random_chance(&c->append.base.random, 60))
+        c->args.most_tokens = most_tokens(c);
 }
 
 void decode_free(decode_case *c) {

@@ -309,6 +309,9 @@ TEST(decode_errors, call) {
     BAD_CALL(call, misaligned, "out.data", NULL, a.out.data = part_of(&call, OUT) + 1);
     BAD_CALL(call, invalid, "sinks", NULL, a.sinks = part_of(&call, SPARE));
     BAD_CALL(call, invalid, "tree_keys", "4", a.tree_keys = 4);
+    BAD_CALL(call, invalid, "most_tokens is 4; allowed is 0 while cu_seqlens is NULL", NULL,
+             a.most_tokens = 4);
+    BAD_CALL(call, invalid, "most_tokens is -1", NULL, a.most_tokens = -1);
     BAD_CALL(call, invalid, "k_position_ids", NULL, a.k_position_ids = part_of(&call, SPARE));
     BAD_CALL(call, invalid, "slots", NULL, a.append.slots = index_of(&call, SLOTS));
     BAD_CALL(call, null, "workspace", NULL, a.workspace = NULL);

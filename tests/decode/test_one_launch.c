@@ -12,7 +12,7 @@
 
 static const char kernel[] = "decode_sm90";
 
-enum { SEQUENCES = 5, K_HEADS = 2, PLACES = 2048 };
+enum { SEQUENCES = 5, K_HEADS = 2, PLACES = 2048, OUTSIDE = 3, GENERATED = 60 };
 
 /* Keys of each of five sequences, the new ones included: none, fewer than tokens, at ends of chunks
  * of 16 keys, in one split and in several. */
@@ -27,7 +27,11 @@ typedef struct one_launch {
     int32_t dim;               /* 0: 128 */
     int32_t store, scale;      /* of the cache; 0: elements */
     int32_t ring, chunk, tree; /* 0: none */
+    int32_t packed; /* sequences, EVEN: of `tokens`, UNEVEN: of as many or fewer, and some tokens
+                       that belong to none */
 } one_launch;
+
+enum { EVEN = 1, UNEVEN = 2 };
 
 static const one_launch cases[] = {
     {ROPE_BF16, 1, 4, .page_size = 16},
@@ -83,6 +87,20 @@ static const one_launch cases[] = {
     {ROPE_BF16, 3, 1, .by_sequence = 1, .tree = 20, .store = ROPE_F8E4M3},
     {ROPE_BF16, 8, 1, .page_size = 32, .ring = 128, .tree = 33, .store = ROPE_I8,
      .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    /* packed sequences */
+    {ROPE_BF16, 1, 4, .page_size = 16, .packed = EVEN},
+    {ROPE_BF16, 1, 8, .page_size = 16, .slots = 1, .norm = ROPE_NORM_ROUND_TWICE, .packed = UNEVEN},
+    {ROPE_F16, 4, 4, .page_size = 32, .window = 37, .sinks = 1, .packed = UNEVEN},
+    {ROPE_BF16, 8, 2, .page_size = 16, .slots = 1, .dim = 64, .packed = UNEVEN},
+    {ROPE_BF16, 8, 1, .page_size = 16, .tree = 33, .packed = UNEVEN},
+    {ROPE_F16, 8, 2, .page_size = 48, .ring = 96, .packed = EVEN},
+    {ROPE_BF16, 5, 3, .by_sequence = 1, .chunk = 100, .packed = UNEVEN},
+    {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 640, .places = 64, .packed = UNEVEN},
+    {ROPE_BF16, 4, 4, .page_size = 16, .sequences = 96, .places = 950, .packed = UNEVEN},
+    {ROPE_BF16, 4, 2, .page_size = 16, .packed = UNEVEN, .store = ROPE_F8E4M3,
+     .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    {ROPE_F16, 8, 2, .page_size = 16, .slots = 1, .packed = UNEVEN, .store = ROPE_I8,
+     .scale = ROPE_SCALE_TENSOR},
 };
 
 static int64_t dim_of(const one_launch *o) {
@@ -91,8 +109,8 @@ static int64_t dim_of(const one_launch *o) {
 
 /* The parts of an arena. */
 typedef struct parts {
-    size_t q, k, v, weight, sinks, cache[2], scale[2], table, slots, lengths, starts, bits, out,
-        lse, flag, bytes;
+    size_t q, k, v, weight, sinks, cache[2], scale[2], table, slots, lengths, starts, boundaries,
+        bits, out, lse, flag, bytes;
 } parts;
 
 static size_t add(size_t *end, size_t bytes) {
@@ -111,6 +129,23 @@ static int64_t places_of(const one_launch *o) {
 
 static int32_t keys_of(const one_launch *o, int64_t sequence) {
     return lengths[sequence % SEQUENCES] % (int32_t)places_of(o);
+}
+
+/* New tokens of a sequence. */
+static int32_t tokens_of(const one_launch *o, int64_t sequence) {
+    return o->packed == UNEVEN ? (int32_t)((sequence * 3 + 1) % (o->tokens + 1)) : o->tokens;
+}
+
+/* Those of all sequences ahead of one, and where they are packed all of the row. */
+static int64_t tokens_ahead(const one_launch *o, int64_t sequence) {
+    int64_t tokens = 0;
+    for (int64_t s = 0; s < sequence; s++)
+        tokens += tokens_of(o, s);
+    return tokens;
+}
+
+static int64_t all_tokens(const one_launch *o) {
+    return tokens_ahead(o, sequences_of(o)) + (o->packed == UNEVEN ? OUTSIDE : 0);
 }
 
 static int64_t page_size_of(const one_launch *o) {
@@ -144,7 +179,7 @@ static int is_unseen(int64_t of_tree) {
 
 static parts parts_of(const one_launch *o) {
     const size_t head = (size_t)dim_of(o) * 2, sequences = (size_t)sequences_of(o),
-                 tokens = sequences * (size_t)o->tokens, pages = sequences * (size_t)pages_of(o);
+                 tokens = (size_t)all_tokens(o), pages = sequences * (size_t)pages_of(o);
     const size_t q = tokens * K_HEADS * (size_t)o->group, k = tokens * K_HEADS;
     parts p = {0};
     p.q = add(&p.bytes, q * head);
@@ -161,6 +196,7 @@ static parts parts_of(const one_launch *o) {
     p.slots = add(&p.bytes, tokens * 4);
     p.lengths = add(&p.bytes, sequences * 4);
     p.starts = add(&p.bytes, sequences * 4);
+    p.boundaries = add(&p.bytes, (sequences + 1) * 4);
     p.bits = add(&p.bytes, tokens * words_of(o) * 4);
     p.out = add(&p.bytes, q * head);
     p.lse = add(&p.bytes, q * 4);
@@ -194,26 +230,33 @@ static void fill_lists(decode_case *c, const one_launch *o, const parts *p) {
     int32_t *table = (int32_t *)(void *)(arena + p->table),
             *slots = (int32_t *)(void *)(arena + p->slots),
             *keys = (int32_t *)(void *)(arena + p->lengths),
-            *starts = (int32_t *)(void *)(arena + p->starts);
-    const int32_t pages = (int32_t)pages_of(o), all = (int32_t)sequences_of(o) * pages;
+            *starts = (int32_t *)(void *)(arena + p->starts),
+            *boundaries = (int32_t *)(void *)(arena + p->boundaries);
+    const int32_t pages = (int32_t)pages_of(o), all = (int32_t)sequences_of(o) * pages,
+                  step = all % 7    ? 7
+                         : all % 11 ? 11
+                                    : 1;
     for (int32_t i = 0; i < all; i++)
-        table[i] = (i * 7 + 3) % all; /* 7 divides no number of pages here */
+        table[i] = (i * step + 3) % all;
     for (int32_t s = 0; s < sequences_of(o); s++) {
         keys[s] = keys_of(o, s);
-        starts[s] = keys[s] - o->tokens;
-        for (int32_t t = 0; t < o->tokens; t++) {
+        starts[s] = keys[s] - tokens_of(o, s);
+        boundaries[s + 1] = boundaries[s] + tokens_of(o, s);
+        for (int32_t t = 0; t < tokens_of(o, s); t++) {
             const int32_t n = starts[s] + t, size = (int32_t)page_size_of(o);
             if (o->slots)
-                slots[s * o->tokens + t] =
+                slots[boundaries[s] + t] =
                     n < 0 ? -1 : table[s * pages + n / size] * size + n % size;
         }
     }
+    for (int64_t i = boundaries[sequences_of(o)]; o->slots && i < all_tokens(o); i++)
+        slots[i] = -1;
 }
 
 static void fill_bits(decode_case *c, const one_launch *o, const parts *p) {
     uint32_t *words = (uint32_t *)(void *)(c->append.base.arena + p->bits);
     const size_t count = words_of(o);
-    for (size_t i = 0; i < (size_t)(sequences_of(o) * o->tokens) * count; i++)
+    for (size_t i = 0; i < (size_t)all_tokens(o) * count; i++)
         for (int bit = 0; bit < 32; bit++)
             if (!is_unseen((int64_t)(i % count) * 32 + bit) &&
                 random_chance(&c->append.base.random, 60))
@@ -222,16 +265,16 @@ static void fill_bits(decode_case *c, const one_launch *o, const parts *p) {
 
 /* Whether the keys of a sequence that are there, ahead of its new tokens, have one in a place,
  * which a query sees. */
-static int is_read(const one_launch *o, int32_t keys, int64_t place) {
-    const int64_t first = keys - o->tokens, ring = o->ring ? o->ring : INT32_MAX,
+static int is_read(const one_launch *o, int32_t keys, int32_t tokens, int64_t place) {
+    const int64_t first = keys - tokens, ring = o->ring ? o->ring : INT32_MAX,
                   index = place < first ? place + (first - 1 - place) / ring * ring : INT32_MAX;
     return index < first && index >= keys - ring && !(o->window && index <= first - o->window) &&
            !(o->chunk && index < first / o->chunk * o->chunk) &&
            !(o->tree && is_unseen(index - (keys - o->tree)));
 }
 
-static int is_new(const one_launch *o, int32_t keys, int64_t place) {
-    for (int32_t n = keys - o->tokens; n < keys; n++)
+static int is_new(const one_launch *o, int32_t keys, int32_t tokens, int64_t place) {
+    for (int32_t n = keys - tokens; n < keys; n++)
         if (n >= 0 && (o->ring ? n % o->ring : n) == place)
             return 1;
     return 0;
@@ -244,14 +287,15 @@ static void spoil_rest(decode_case *c, const one_launch *o, const parts *p) {
     const size_t token = K_HEADS * stored_of(o);
     for (int32_t s = 0; s < sequences_of(o); s++)
         for (int64_t n = 0; n < size * pages; n++) {
-            const int32_t keys = keys_of(o, s);
+            const int32_t keys = keys_of(o, s), tokens = tokens_of(o, s);
             const int64_t page = o->by_sequence ? s : table[s * pages + n / size],
                           at = page * size + n % size;
-            if (is_read(o, keys, n))
+            if (is_read(o, keys, tokens, n))
                 continue;
             for (int i = 0; i < 2; i++) {
                 memset(c->append.base.arena + p->cache[i] + (size_t)at * token, 0xff, token);
-                if (scales_tokens(o) && !(o->scale == ROPE_SCALE_TOKEN_HEAD && is_new(o, keys, n)))
+                if (scales_tokens(o) &&
+                    !(o->scale == ROPE_SCALE_TOKEN_HEAD && is_new(o, keys, tokens, n)))
                     memset(c->append.base.arena + p->scale[i] + (size_t)at * K_HEADS * 4, 0xff,
                            K_HEADS * 4);
             }
@@ -285,9 +329,9 @@ static void describe(decode_case *c, const one_launch *o) {
     c->desc.soft_cap = o->soft_cap;
 }
 
-static void make(decode_case *c, const one_launch *o, const parts *p) {
+static void make(decode_case *c, const one_launch *o, const parts *p, int64_t index) {
     memset(c, 0, sizeof *c);
-    c->append.base.random = random_stream(test_seed(), o - cases);
+    c->append.base.random = random_stream(test_seed(), index);
     c->append.base.bytes = p->bytes;
     unsigned char *arena = c->append.base.arena = aligned_alloc(256, p->bytes);
     memset(arena, 0, p->bytes);
@@ -299,8 +343,13 @@ static void make(decode_case *c, const one_launch *o, const parts *p) {
     describe(c, o);
     c->args = (rope_decode_args)ROPE_DECODE_ARGS_INIT;
     rope_append_args *a = &c->args.append;
-    a->rope.batch = sequences_of(o);
-    a->rope.tokens = o->tokens;
+    a->rope.batch = o->packed ? 1 : sequences_of(o);
+    a->rope.tokens = o->packed ? all_tokens(o) : o->tokens;
+    if (o->packed) {
+        a->rope.cu_seqlens = arena + p->boundaries;
+        a->rope.sequences = sequences_of(o);
+        c->args.most_tokens = o->tokens;
+    }
     a->rope.q = (rope_tensor){.in = arena + p->q, .heads = K_HEADS * o->group};
     a->rope.k = (rope_tensor){.in = arena + p->k, .heads = K_HEADS};
     a->v = (rope_tensor){.in = arena + p->v, .heads = K_HEADS};
@@ -340,7 +389,7 @@ static double bound_of(const one_launch *o) {
 
 static void check_close(const one_launch *o, const parts *p, const unsigned char *expected,
                         const unsigned char *result) {
-    const int64_t rows = sequences_of(o) * o->tokens * K_HEADS * o->group;
+    const int64_t rows = all_tokens(o) * K_HEADS * o->group;
     CHECK(memcmp(expected, result, p->out) == 0, "caches differ from those of rope_append");
     for (int64_t i = 0; i < rows * dim_of(o); i++) {
         const double x = oracle_load(o->dtype, expected + p->out, i),
@@ -354,30 +403,47 @@ static void check_close(const one_launch *o, const parts *p, const unsigned char
     }
 }
 
+/* One of the sequences in a call of its own: where it has as many tokens as any, as a row, whose
+ * first token is *first, else packed where it is. */
+static decode_case alone_of(const decode_case *c, const one_launch *o, int64_t s, int64_t *first) {
+    const int is_row = tokens_of(o, s) == o->tokens;
+    decode_case alone = *c;
+    rope_append_args *a = &alone.args.append;
+    *first = is_row ? tokens_ahead(o, s) : 0;
+    const size_t bytes = (size_t)(*first * K_HEADS * dim_of(o) * 2);
+    a->rope.q.in = (const char *)a->rope.q.in + bytes * (size_t)o->group;
+    a->rope.k.in = (const char *)a->rope.k.in + bytes;
+    a->v.in = (const char *)a->v.in + bytes;
+    a->rope.sequence_offsets = (const int32_t *)a->rope.sequence_offsets + s;
+    a->block_table = (const int32_t *)a->block_table + s * pages_of(o);
+    if (o->slots)
+        a->slots = (const int32_t *)a->slots + *first;
+    alone.args.k_lengths = (const int32_t *)alone.args.k_lengths + s;
+    if (o->tree)
+        alone.args.tree_bits =
+            (const uint32_t *)alone.args.tree_bits + (size_t)*first * words_of(o);
+    a->rope.cu_seqlens = is_row ? NULL : (const int32_t *)a->rope.cu_seqlens + s;
+    a->rope.sequences = !is_row;
+    a->rope.batch = 1;
+    a->rope.tokens = is_row ? o->tokens : all_tokens(o);
+    alone.args.most_tokens = is_row ? 0 : o->tokens;
+    return alone;
+}
+
 /* A sequence alone, unless it is its page's index, has the bits that it has among others: each, or
  * some of many. */
 static void check_alone(const decode_case *c, const one_launch *o, const parts *p,
                         const unsigned char *expected) {
-    const int64_t heads = K_HEADS * o->group, step = 1 + sequences_of(o) / 12;
+    const size_t token = (size_t)(K_HEADS * o->group * dim_of(o) * 2);
+    const int64_t step = 1 + sequences_of(o) / 12;
     for (int64_t s = 0; !o->by_sequence && s < sequences_of(o); s += step) {
-        const size_t bytes = (size_t)(o->tokens * heads * dim_of(o) * 2);
+        int64_t first;
+        const decode_case alone = alone_of(c, o, s, &first);
+        const size_t at = p->out + (size_t)tokens_ahead(o, s) * token;
         unsigned char *result = malloc(p->bytes);
-        decode_case alone = *c;
-        rope_append_args *a = &alone.args.append;
-        a->rope.batch = 1;
-        a->rope.q.in = (const char *)a->rope.q.in + (size_t)s * bytes;
-        a->rope.k.in = (const char *)a->rope.k.in + (size_t)s * bytes / (size_t)o->group;
-        a->v.in = (const char *)a->v.in + (size_t)s * bytes / (size_t)o->group;
-        a->rope.sequence_offsets = (const int32_t *)a->rope.sequence_offsets + s;
-        a->block_table = (const int32_t *)a->block_table + s * pages_of(o);
-        if (o->slots)
-            a->slots = (const int32_t *)a->slots + s * o->tokens;
-        alone.args.k_lengths = (const int32_t *)alone.args.k_lengths + s;
-        if (o->tree)
-            alone.args.tree_bits =
-                (const uint32_t *)alone.args.tree_bits + (size_t)(s * o->tokens) * words_of(o);
         CHECK_STATUS(ROPE_OK, decode_run(&alone, kernel, 0, result));
-        CHECK(memcmp(result + p->out, expected + p->out + (size_t)s * bytes, bytes) == 0,
+        CHECK(memcmp(result + at - (size_t)first * token, expected + at,
+                     (size_t)tokens_of(o, s) * token) == 0,
               "sequence %lld alone has other bits", (long long)s);
         free(result);
     }
@@ -393,28 +459,88 @@ static void one_launch_required(void) {
     SKIP("%s has no %s", device_backend(), kernel);
 }
 
+static void describe_one(const one_launch *o) {
+    char text[400];
+    snprintf(text, sizeof text,
+             "dtype=%d tokens=%d group=%d dim=%lld sequences=%lldx%lld page=%d norm=%d pairing=%d "
+             "slots=%d by_sequence=%d window=%d sinks=%d soft_cap=%d store=%d/%d ring=%d chunk=%d "
+             "tree=%d packed=%d",
+             o->dtype, o->tokens, o->group, (long long)dim_of(o), (long long)sequences_of(o),
+             (long long)places_of(o), o->page_size, o->norm, o->pairing, o->slots, o->by_sequence,
+             o->window, o->sinks, o->soft_cap, o->store, o->scale, o->ring, o->chunk, o->tree,
+             o->packed);
+    test_describe(text);
+}
+
+static void check_case(const one_launch *o, int64_t index) {
+    const parts p = parts_of(o);
+    decode_case c;
+    describe_one(o);
+    make(&c, o, &p, index);
+    unsigned char *expected = malloc(p.bytes), *result = malloc(p.bytes), *again = malloc(p.bytes);
+    const rope_status status = decode_run(&c, kernel, 0, result);
+    if (status == ROPE_ERROR_INVALID_VALUE || status == ROPE_ERROR_UNSUPPORTED)
+        SKIP("no %s here: %s", kernel, rope_last_error());
+    CHECK_STATUS(ROPE_OK, status);
+    CHECK_STATUS(ROPE_OK, decode_run(&c, "composed", 0, expected));
+    check_close(o, &p, expected, result);
+    CHECK_STATUS(ROPE_OK, decode_run(&c, kernel, 1, again));
+    CHECK(memcmp(result, again, p.bytes) == 0, "a graph gives other bytes");
+    check_alone(&c, o, &p, result);
+    free(expected);
+    free(result);
+    free(again);
+    free(c.append.base.arena);
+}
+
 TEST(decode_one_launch, as_the_calls_that_it_replaces) {
     one_launch_required();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const one_launch *o = &cases[i];
-        const parts p = parts_of(o);
-        decode_case c;
-        make(&c, o, &p);
-        unsigned char *expected = malloc(p.bytes), *result = malloc(p.bytes),
-                      *again = malloc(p.bytes);
-        const rope_status status = decode_run(&c, kernel, 0, result);
-        if (status == ROPE_ERROR_INVALID_VALUE || status == ROPE_ERROR_UNSUPPORTED)
-            SKIP("no %s here: %s", kernel, rope_last_error());
-        CHECK_STATUS(ROPE_OK, status);
-        CHECK_STATUS(ROPE_OK, decode_run(&c, "composed", 0, expected));
-        check_close(o, &p, expected, result);
-        CHECK_STATUS(ROPE_OK, decode_run(&c, kernel, 1, again));
-        CHECK(memcmp(result, again, p.bytes) == 0, "case %zu: a graph gives other bytes", i);
-        check_alone(&c, o, &p, result);
-        free(expected);
-        free(result);
-        free(again);
-        free(c.append.base.arena);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        check_case(&cases[i], (int64_t)i);
+}
+
+#define ONE_OF(r, ...)                                                                             \
+    ((const int32_t[]){__VA_ARGS__})[random_between(                                               \
+        r, 0, (int64_t)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)) - 1)]
+
+/* What the kernel takes. */
+static one_launch generate(test_random *r) {
+    one_launch o = {.dtype = ONE_OF(r, ROPE_BF16, ROPE_F16),
+                    .group = ONE_OF(r, 1, 2, 3, 4, 7, 8, 16)};
+    const int64_t most = 16 / o.group;
+    o.tokens = (int32_t)random_between(r, 1, most < 8 ? most : 8);
+    o.page_size = ONE_OF(r, 16, 16, 32, 48, 128);
+    o.norm = ONE_OF(r, 0, 0, ROPE_NORM_ROUND_ONCE, ROPE_NORM_ROUND_TWICE);
+    o.pairing = ONE_OF(r, 0, ROPE_PAIRING_INTERLEAVED);
+    o.slots = ONE_OF(r, 0, 1);
+    o.sinks = ONE_OF(r, 0, 0, 1);
+    o.soft_cap = ONE_OF(r, 0, 0, 0, 20);
+    o.sequences = ONE_OF(r, 1, 2, 5, 13, 40);
+    o.places = ONE_OF(r, 40, 300, 1000, 2048);
+    o.dim = ONE_OF(r, 64, 128);
+    o.store = ONE_OF(r, 0, 0, ROPE_F8E4M3, ROPE_I8);
+    if (o.store)
+        o.scale = ONE_OF(r, ROPE_SCALE_TENSOR, ROPE_SCALE_HEAD, ROPE_SCALE_TOKEN_HEAD,
+                         ROPE_SCALE_TOKEN_HEAD_MAX);
+    o.packed = ONE_OF(r, 0, EVEN, UNEVEN, UNEVEN);
+    if (random_chance(r, 20))
+        o.tree = (int32_t)random_between(r, o.tokens, 70);
+    else
+        o.window = ONE_OF(r, 0, 0, 1, 20, 300);
+    if (!o.tree)
+        o.chunk = ONE_OF(r, 0, 0, 0, 33, 512);
+    if (!o.slots && random_chance(r, 25))
+        o.ring = ONE_OF(r, 32, 48, 160) / o.page_size * o.page_size;
+    o.ring = o.ring < 32 ? 0 : o.ring;
+    return o;
+}
+
+TEST(decode_one_launch, generated) {
+    one_launch_required();
+    for (int64_t i = -1; test_next(&i, GENERATED);) {
+        test_random r = random_stream(test_seed() + 5, i);
+        const one_launch o = generate(&r);
+        check_case(&o, 1000 + i);
     }
 }
 
@@ -424,7 +550,7 @@ TEST(decode_one_launch, a_page_that_is_not_there_raises_the_flag) {
     const one_launch *o = &cases[0];
     const parts p = parts_of(o);
     decode_case c;
-    make(&c, o, &p);
+    make(&c, o, &p, 0);
     int32_t *table = (int32_t *)(void *)(c.append.base.arena + p.table), flag[2];
     unsigned char *expected = malloc(p.bytes), *result = malloc(p.bytes);
     table[3 * pages_of(o)] = -1;
