@@ -1,0 +1,144 @@
+/* A graph of rope_decode over packed sequences: a replay reads the lengths, boundaries and pages
+ * that are there then, and gives the bits of a call. */
+#include "tests/gpu/fixture.h"
+#include "tests/support/random.h"
+#include "tests/support/required.h"
+
+#include <ropekit/decode.h>
+
+#include <string.h>
+
+enum { SEQUENCES = 6, MOST = 4, TOKENS = 13, Q = 8, K = 2, DIM = 64, PAGE = 16, PAGES = 40 };
+enum { ROUNDS = 12, KEYS = PAGES * PAGE, CACHE = SEQUENCES * KEYS * K * DIM };
+
+/* What a step reads and writes. */
+typedef struct step {
+    int32_t lengths[SEQUENCES], starts[SEQUENCES], boundaries[SEQUENCES + 1],
+        table[SEQUENCES * PAGES], flag;
+    uint16_t q[TOKENS * Q * DIM], k[TOKENS * K * DIM], v[TOKENS * K * DIM], out[TOKENS * Q * DIM],
+        k_cache[CACHE], v_cache[CACHE];
+} step;
+
+static uint16_t number(test_random *r) {
+    const float x = (float)random_real(r, -2, 2);
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* From no token of a sequence to MOST; some at the end belong to none. */
+static void fill(step *s, int64_t round) {
+    test_random r = random_stream(test_seed(), round);
+    uint16_t *lists[] = {s->q, s->k, s->v, s->k_cache, s->v_cache};
+    const size_t counts[] = {sizeof s->q, sizeof s->k, sizeof s->v, sizeof s->k_cache,
+                             sizeof s->v_cache};
+    memset(s, 0, sizeof *s);
+    for (int i = 0; i < 5; i++)
+        for (size_t n = 0; n < counts[i] / 2; n++)
+            lists[i][n] = number(&r);
+    for (int i = 0; i < SEQUENCES * PAGES; i++)
+        s->table[i] = (i * 7 + (int)round) % (SEQUENCES * PAGES);
+    for (int i = 0; i < SEQUENCES; i++) {
+        const int left = TOKENS - s->boundaries[i],
+                  tokens = (int)random_between(&r, 0, left < MOST ? left : MOST);
+        s->boundaries[i + 1] = s->boundaries[i] + tokens;
+        s->lengths[i] = (int32_t)random_between(&r, tokens, KEYS);
+        s->starts[i] = s->lengths[i] - tokens;
+    }
+}
+
+static rope_decode_args args_of(step *s, void *workspace, size_t bytes, gpuStream_t stream) {
+    rope_decode_args args = ROPE_DECODE_ARGS_INIT;
+    rope_append_args *a = &args.append;
+    a->rope.batch = 1;
+    a->rope.tokens = TOKENS;
+    a->rope.cu_seqlens = s->boundaries;
+    a->rope.sequences = SEQUENCES;
+    a->rope.q = (rope_tensor){.in = s->q, .heads = Q};
+    a->rope.k = (rope_tensor){.in = s->k, .heads = K};
+    a->rope.sequence_offsets = s->starts;
+    a->rope.position_flag = &s->flag;
+    a->rope.stream = stream;
+    a->v = (rope_tensor){.in = s->v, .heads = K};
+    a->k_cache.data = s->k_cache;
+    a->v_cache.data = s->v_cache;
+    a->pages = SEQUENCES * PAGES;
+    a->block_table = s->table;
+    a->table_pages = PAGES;
+    args.out.data = s->out;
+    args.k_lengths = s->lengths;
+    args.most_tokens = MOST;
+    args.workspace = workspace;
+    args.workspace_bytes = bytes;
+    return args;
+}
+
+static rope_plan *plan_of(size_t *bytes) {
+    const rope_attention_bounds bounds = {.struct_size = sizeof bounds,
+                                          .batch = 1,
+                                          .tokens = TOKENS,
+                                          .k_tokens = KEYS,
+                                          .sequences = SEQUENCES,
+                                          .q_heads = Q,
+                                          .k_heads = K};
+    rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
+    rope_plan *plan = NULL;
+    desc.append.rope.dtype = ROPE_BF16;
+    desc.append.rope.head_dim = DIM;
+    desc.append.rope.position_dtype = ROPE_I32;
+    desc.append.cache = ROPE_CACHE_TABLE;
+    desc.append.page_size = PAGE;
+    desc.append.rope.backend = GPU_BACKEND_NAME;
+    CHECK_STATUS(ROPE_OK, rope_decode_plan_create(&desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_decode_workspace(plan, &bounds, bytes));
+    return plan;
+}
+
+TEST(streams, decode_graphs_replay_with_other_lengths) {
+    static step given, called, replayed;
+    rope_device *device;
+    size_t bytes;
+    void *at[2], *workspace[2];
+    gpuStream_t stream;
+    gpuGraph_t graph;
+    gpuGraphExec_t exec;
+    rope_status status = rope_device_open(GPU_BACKEND_NAME, 0, &device);
+    if (!test_requires(GPU_BACKEND_NAME) && status != ROPE_OK)
+        SKIP("%s", rope_last_error());
+    CHECK_STATUS(ROPE_OK, status);
+    rope_plan *plan = plan_of(&bytes);
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(ROPE_OK, rope_device_alloc(device, sizeof given, &at[i]));
+        CHECK_STATUS(ROPE_OK, rope_device_alloc(device, bytes + 256, &workspace[i]));
+    }
+    CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
+    const rope_decode_args call = args_of(at[0], workspace[0], bytes, stream),
+                           captured = args_of(at[1], workspace[1], bytes, stream);
+    CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
+    status = rope_decode(plan, &captured);
+    CHECK_GPU(gpuStreamEndCapture(stream, &graph));
+    CHECK_STATUS(ROPE_OK, status);
+    CHECK_GPU(gpuGraphInstantiate(&exec, graph));
+    for (int round = 0; round < ROUNDS; round++) {
+        fill(&given, round);
+        for (int i = 0; i < 2; i++)
+            CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, at[i], &given, sizeof given));
+        CHECK_STATUS(ROPE_OK, rope_decode(plan, &call));
+        CHECK_GPU(gpuGraphLaunch(exec, stream));
+        CHECK_GPU(gpuStreamSynchronize(stream));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, &called, at[0], sizeof given));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, &replayed, at[1], sizeof given));
+        CHECK(memcmp(&called, &replayed, sizeof given) == 0, "round %d: a replay differs", round);
+        CHECK(memcmp(&called, &given, sizeof given) != 0, "round %d: nothing was written", round);
+        CHECK(!called.flag, "round %d: a sequence was left out", round);
+    }
+    CHECK_GPU(gpuGraphExecDestroy(exec));
+    CHECK_GPU(gpuGraphDestroy(graph));
+    CHECK_GPU(gpuStreamDestroy(stream));
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(ROPE_OK, rope_device_free(device, at[i]));
+        CHECK_STATUS(ROPE_OK, rope_device_free(device, workspace[i]));
+    }
+    rope_plan_destroy(plan);
+    rope_device_close(device);
+}
