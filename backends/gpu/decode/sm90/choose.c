@@ -1,0 +1,234 @@
+/* Which calls take the kernel that decodes in one launch, and what memory they need. */
+#include "backends/gpu/decode/sm90/choose.h"
+
+#include "backends/gpu/geometry.h"
+#include "common/math/attention.h"
+
+enum { CHUNK = SM90_DECODE_CHUNK, MOST = GPU_DECODE_SM90_MOST };
+
+/* Chunks of a split, of heads of 128 elements: shorter ones make one sequence faster, and cost many
+ * sequences more joins, of as many rows as a key head has heads of queries. */
+enum { LEAST_CHUNKS = 23, LEAST_CHUNKS_OF_MANY = 32, FEW_HEADS = 4 };
+
+/* Most key heads, and chunks of a sequence. */
+enum { MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };
+
+/* --- numbers --- */
+
+/* Whether numbers up to `most` are divided by n exactly through its reciprocal. */
+static int divides(int64_t n, int64_t most) {
+    const uint64_t beyond = ((uint64_t)gpu_decode_sm90_reciprocal(n) * (uint64_t)n) & UINT32_MAX;
+    return most <= UINT32_MAX / (int64_t)(beyond ? beyond : 1);
+}
+
+/* --- problems --- */
+
+static int is_rotation(const rope_problem *r, int32_t dim) {
+    return r->pairs == dim / 2 && r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 &&
+           r->frequency_sets == 1 && !r->xpos_rate && r->pairing_in == r->pairing_out &&
+           r->arithmetic == ROPE_ARITHMETIC_FP32;
+}
+
+static int is_norm(const rope_append_steps *s, int32_t dim, int32_t dtype) {
+    return s->norm == ROPE_NORM_RMS && s->norm_scope == ROPE_NORM_HEAD && s->norm_offset == 0 &&
+           s->norm_dim == dim && s->weight && s->weight_dtype == dtype;
+}
+
+static int is_plain(const rope_append_steps *s, int32_t dim, int32_t dtype) {
+    return s->head_dim == dim && s->factor == 1 && (!s->norm || is_norm(s, dim, dtype));
+}
+
+static int is_cached_plain(const rope_decode_problem *p, int32_t dim) {
+    const rope_append_steps *k = &p->append->steps[ROPE_APPEND_K],
+                            *v = &p->append->steps[ROPE_APPEND_V];
+    const int32_t codes = gpu_decode_sm90_store(p);
+    return k->store_dtype == v->store_dtype && k->scale == v->scale && k->dim_block == dim &&
+           v->dim_block == dim &&
+           (codes ? codes == ROPE_F8E4M3 || codes == ROPE_I8 : k->scale == 0);
+}
+
+static int is_ring(int64_t ring) {
+    return ring % CHUNK == 0 && ring >= 2 * CHUNK && ring <= (int64_t)MOST_CHUNKS * CHUNK &&
+           divides(ring / CHUNK, MOST / CHUNK);
+}
+
+const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
+    const rope_append_problem *a = problem->append;
+    const rope_attention_problem *t = problem->attention;
+    const rope_append_steps *q = &a->steps[ROPE_APPEND_Q], *k = &a->steps[ROPE_APPEND_K],
+                            *v = &a->steps[ROPE_APPEND_V];
+    const int32_t dtype = a->rope.dtype, dim = gpu_decode_sm90_dim(problem);
+    if (dtype != ROPE_F16 && dtype != ROPE_BF16)
+        return "declined: dtype is not of 16 bits";
+    if ((dim != SM90_DECODE_DIM_OF(0) && dim != SM90_DECODE_DIM_OF(1)) ||
+        !is_plain(q, dim, dtype) || !is_plain(k, dim, dtype) || !is_plain(v, dim, dtype) ||
+        v->norm || q->scale || q->store_dtype != dtype)
+        return "declined: heads are not of 64 or 128 elements, or have a norm or a factor of "
+               "another kind";
+    if (!is_cached_plain(problem, dim))
+        return "declined: k and v are not cached alike, in dtype, f8e4m3 or i8";
+    if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
+        return "declined: it rotates a part of heads, or not by exact angles of one axis";
+    if (t->window_right != INT64_MAX || rope_mask_counts(t) || !(t->scale > 0))
+        return "declined: there is a window to the right, a tree with a window or chunks or a "
+               "scale below 0";
+    if (t->cache == ROPE_CACHE_TABLE && a->page_size % CHUNK)
+        return "declined: pages are not of a multiple of 16 tokens";
+    if (a->ring && !is_ring(a->ring))
+        return "declined: the ring is of fewer than 32 tokens, or of chunks of 16 by whose number "
+               "an index is not divided exactly";
+    if (gpu_decode_sm90_spans(t) && !divides(t->chunk, MOST))
+        return "declined: an index is not divided exactly by the chunk";
+    return NULL;
+}
+
+/* --- sizes --- */
+
+static int64_t most_splits(int64_t k_heads, int multiprocessors) {
+    const int64_t most = gpu_at_most(multiprocessors / k_heads, SM90_DECODE_SPLITS);
+    return most > 1 ? most : 1;
+}
+
+int64_t gpu_decode_sm90_least_chunks(const gpu_decode_sizes *s) {
+    const int64_t least = s->q_heads > FEW_HEADS * s->k_heads ? LEAST_CHUNKS_OF_MANY : LEAST_CHUNKS;
+    return least * SM90_DECODE_DIM_OF(1) / s->dim;
+}
+
+int64_t gpu_decode_sm90_splits(const gpu_decode_sizes *s, int multiprocessors) {
+    const int64_t whole = gpu_divide_up(s->k_tokens, CHUNK) / gpu_decode_sm90_least_chunks(s);
+    int64_t splits = 1;
+    while (2 * splits <= whole)
+        splits *= 2;
+    return gpu_at_most(splits, most_splits(s->k_heads, multiprocessors));
+}
+
+static int fits_sizes(const gpu_decode_sizes *s) {
+    const int64_t group = s->k_heads ? s->q_heads / s->k_heads : 0;
+    return group >= 1 && s->tokens >= 1 && s->tokens <= SM90_DECODE_TOKENS &&
+           s->tokens * group <= SM90_DECODE_ROWS && s->sequences >= 1 && s->sequences <= 65536 &&
+           s->k_heads <= MOST_HEADS && s->k_heads <= MOST / SM90_DECODE_SPLITS / s->sequences;
+}
+
+int gpu_decode_sm90_is_dense(const gpu_decode_sizes *s) {
+    return s->all < s->sequences * s->tokens;
+}
+
+static size_t rounded(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+
+void gpu_decode_sm90_layout(const gpu_decode_sizes *s, int multiprocessors, size_t bytes[3]) {
+    const int64_t tokens = gpu_decode_sm90_is_dense(s) ? s->all : s->sequences * s->tokens;
+    const size_t rows = (size_t)(tokens * (s->q_heads / s->k_heads) * s->k_heads),
+                 splits = (size_t)gpu_decode_sm90_splits(s, multiprocessors),
+                 parts = splits > 1 ? splits * rows : 0,
+                 counters = (size_t)(s->sequences * s->k_heads) * SM90_DECODE_HELPERS;
+    bytes[0] = rounded(splits > 1 ? counters * 8 : 0);
+    bytes[1] = rounded(parts * 8);
+    bytes[2] = parts * (size_t)s->dim * 4;
+}
+
+size_t gpu_decode_sm90_workspace(const gpu_decode_sizes *given, int multiprocessors) {
+    const int64_t group = given->k_heads ? given->q_heads / given->k_heads : 0;
+    gpu_decode_sizes sizes = *given;
+    size_t bytes[3];
+    if (group >= 1 && group <= SM90_DECODE_ROWS)
+        sizes.tokens =
+            gpu_at_most(sizes.tokens, gpu_at_most(SM90_DECODE_TOKENS, SM90_DECODE_ROWS / group));
+    if (!fits_sizes(&sizes))
+        return 0;
+    gpu_decode_sm90_layout(&sizes, multiprocessors, bytes);
+    return bytes[0] + bytes[1] + bytes[2];
+}
+
+/* --- calls --- */
+
+static int64_t capacity_of(const rope_decode_problem *p, const rope_attention_call *call) {
+    const int64_t size = p->attention->page_size;
+    if (call->table_pages > call->k_tokens / size)
+        return call->k_tokens;
+    return gpu_at_most(call->table_pages * size, call->k_tokens);
+}
+
+gpu_decode_sizes gpu_decode_sm90_sizes(const rope_decode_problem *p, const rope_decode_call *call) {
+    const rope_append_call *a = &call->append;
+    const rope_position_map *map = &a->rope.position;
+    return (gpu_decode_sizes){map->cu_seqlens ? map->sequences : a->rope.batch,
+                              call->most_tokens,
+                              capacity_of(p, &call->attention),
+                              a->tensor[ROPE_APPEND_Q].heads,
+                              a->tensor[ROPE_APPEND_K].heads,
+                              a->rope.batch * a->rope.tokens,
+                              gpu_decode_sm90_dim(p)};
+}
+
+/* A cache as tensor copies see it, of 16-bit elements: of codes two are one. */
+typedef struct cache_view {
+    int64_t stride[3];
+    sm90_view view; /* but for its strides */
+} cache_view;
+
+static cache_view cache_of(const rope_decode_problem *p, const rope_decode_call *call, int tensor) {
+    const rope_append_operand *o = &call->append.tensor[tensor];
+    const int64_t each = gpu_decode_sm90_store(p) ? 2 : 1;
+    return (cache_view){
+        {o->cache_stride[0] / each, o->cache_stride[1] / each, o->cache_stride[2] / each},
+        {o->cache, NULL, o->cache_stride[4], call->attention.pages, p->attention->page_size,
+         o->heads, (int32_t)(gpu_decode_sm90_dim(p) / each)}};
+}
+
+/* Whether heads lie in words of so many elements. */
+static int in_words(const void *data, const int64_t stride[4], int64_t elements) {
+    return data && (uintptr_t)data % (2 * elements) == 0 && stride[3] == 1 &&
+           stride[0] % elements == 0 && stride[1] % elements == 0 && stride[2] % elements == 0;
+}
+
+static int fits_heads(const rope_append_operand *o) {
+    return in_words(o->in, o->in_stride, 2) && !o->out && !o->weight_stride &&
+           (uintptr_t)o->weight % 4 == 0;
+}
+
+static int fits_cache(const rope_decode_problem *p, const rope_decode_call *call, int tensor) {
+    const int64_t *given = call->append.tensor[tensor].cache_stride,
+                  stride[4] = {given[0], given[1], given[2], given[4]};
+    cache_view v = cache_of(p, call, tensor);
+    v.view.stride = v.stride;
+    return in_words(v.view.data, stride, gpu_decode_sm90_store(p) ? 16 : 8) &&
+           sm90_map_fits(&v.view);
+}
+
+int gpu_decode_sm90_encode(const rope_decode_problem *p, const rope_decode_call *call, int tensor,
+                           CUtensorMap *map) {
+    cache_view v = cache_of(p, call, tensor);
+    v.view.stride = v.stride;
+    return sm90_map_encode(map, p->append->rope.dtype, &v.view, 1, CHUNK,
+                           gpu_decode_sm90_store(p) ? 1 : v.view.dim / 64);
+}
+
+int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *call) {
+    const rope_append_call *a = &call->append;
+    const rope_attention_call *t = &call->attention;
+    const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(p, call);
+    const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
+    if (!fits_sizes(&sizes) || t->tree_keys > MOST || t->q_lengths || !t->k_lengths ||
+        a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
+        return 0;
+    if (a->rope.tokens > MOST)
+        return 0;
+    if (sizes.k_tokens > (int64_t)MOST_CHUNKS * CHUNK || t->table_pages > MOST / size ||
+        t->pages > MOST / (page_chunks * CHUNK) ||
+        !divides(page_chunks,
+                 page_chunks * (t->pages > t->table_pages ? t->pages : t->table_pages)))
+        return 0;
+    for (int i = 0; i < ROPE_APPEND_TENSORS; i++)
+        if (!fits_heads(&a->tensor[i]))
+            return 0;
+    return fits_cache(p, call, ROPE_APPEND_K) && fits_cache(p, call, ROPE_APPEND_V) &&
+           in_words(t->out, t->out_stride, 4);
+}
+
+size_t gpu_decode_sm90_workspace_of(const rope_decode_problem *p, const rope_decode_call *call,
+                                    int multiprocessors) {
+    const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(p, call);
+    return gpu_decode_sm90_workspace(&sizes, multiprocessors);
+}

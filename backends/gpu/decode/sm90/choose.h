@@ -1,0 +1,54 @@
+/* What a call of the kernel that decodes in one launch has, for the choice and for the launch. */
+#ifndef ROPEKIT_GPU_DECODE_SM90_CHOOSE_H
+#define ROPEKIT_GPU_DECODE_SM90_CHOOSE_H
+
+#include "backends/gpu/attention/sm90/map.h"
+#include "backends/gpu/decode/sm90.h"
+#include "backends/gpu/decode/sm90/kernels.h"
+
+/* Most items, tokens, slots and key heads; and keys, whose number leaves four bits for new tokens.
+ */
+enum { GPU_DECODE_SM90_MOST = INT32_MAX / 2, GPU_DECODE_SM90_MOST_KEYS = (1 << 27) - 1 };
+
+/* 2^32 / n, rounded up; 0 for 1. */
+static inline uint32_t gpu_decode_sm90_reciprocal(int64_t n) {
+    return n > 1 ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)n - 1) / (uint64_t)n) : 0;
+}
+
+static inline int32_t gpu_decode_sm90_dim(const rope_decode_problem *p) {
+    return p->append->steps[ROPE_APPEND_Q].head_dim;
+}
+
+/* The type of a cache's codes, or 0 where it has elements. */
+static inline int32_t gpu_decode_sm90_store(const rope_decode_problem *p) {
+    const int32_t store = p->append->steps[ROPE_APPEND_K].store_dtype;
+    return store == p->append->rope.dtype ? 0 : store;
+}
+
+/* Whether a query's chunk may begin behind key 0. */
+static inline int gpu_decode_sm90_spans(const rope_attention_problem *p) {
+    return p->chunk < GPU_DECODE_SM90_MOST;
+}
+
+static inline int32_t gpu_decode_sm90_instance(int64_t rows, int64_t tokens) {
+    return rows > 8 || tokens > SM90_DECODE_TOKENS_OF(8) ? 2 : rows > 4;
+}
+
+gpu_decode_sizes gpu_decode_sm90_sizes(const rope_decode_problem *p, const rope_decode_call *call);
+
+/* Splits of the longest sequence, as decode_splits counts them, and the least chunks of one. */
+int64_t gpu_decode_sm90_splits(const gpu_decode_sizes *s, int multiprocessors);
+int64_t gpu_decode_sm90_least_chunks(const gpu_decode_sizes *s);
+
+/* Whether splits leave what they give by places of tokens, because fewer are packed than sequences
+ * may have. */
+int gpu_decode_sm90_is_dense(const gpu_decode_sizes *s);
+
+/* Bytes of counters, of largest logits and of sums, each a multiple of 256. */
+void gpu_decode_sm90_layout(const gpu_decode_sizes *s, int multiprocessors, size_t bytes[3]);
+
+/* A cache as tensor copies see it; 0 after an error. */
+int gpu_decode_sm90_encode(const rope_decode_problem *p, const rope_decode_call *call, int tensor,
+                           CUtensorMap *map);
+
+#endif
