@@ -239,9 +239,9 @@ GPU_FN int decode_counts_of(const sm90_decode_call *c, decode_lengths read) {
     const int64_t keys = decode_value(read.keys, wide), begin = decode_value(read.begin, wide),
                   end = decode_value(read.end, wide),
                   tokens = c->boundaries ? rope_difference(end, begin) : c->tokens;
-    const bool fits = tokens >= 0 && tokens <= c->tokens, valid = fits && begin >= 0 &&
-                                                                  end <= c->row_tokens &&
-                                                                  keys >= 0 && keys <= c->capacity;
+    const bool fits = tokens >= 0 && tokens <= c->tokens,
+               is_within = begin >= 0 && end <= c->row_tokens,
+               valid = fits && is_within && keys >= 0 && keys <= c->capacity;
     return (int)((uint32_t)(valid ? keys : -1) << DECODE_TOKEN_BITS) | (fits ? (int)tokens : 0);
 }
 
@@ -255,9 +255,9 @@ GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_length
         w.start = decode_start_of(c, w.counts, read.start);
         w.begin = (int)max((int64_t)-SM90_DECODE_TOKENS, min(begin, (int64_t)c->row_tokens));
     }
-    w.items = w.sequence + lane < c->sequences && w.counts != 0
-                  ? decode_splits(c, w.counts) * c->k_heads
-                  : 0;
+    const bool counts = decode_tokens(w.counts) > 0 || w.counts < 0; /* the latter to say so */
+    w.items =
+        w.sequence + lane < c->sequences && counts ? decode_splits(c, w.counts) * c->k_heads : 0;
     for (int d = 1; d < 32 && d < c->sequences; d *= 2) {
         const int other = __shfl_up_sync(~0u, w.items, d);
         w.items += lane < d ? 0 : other;

@@ -245,8 +245,8 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
 #pragma unroll 1
     for (int n = -S::AHEAD; n < 0 || n < found; n++) {
         const int made = n + S::AHEAD - 1;
-        if (made >= 0 &&
-            made < found) { /* its room was last read in item n - 1, whose sums have been taken */
+        /* Its room was last read in item n - 1, whose sums have been taken. */
+        if (made >= 0 && made < found) {
             if (next.counts < 0 && c->position_flag)
                 *c->position_flag = 1;
             decode_prepare_queries<DTYPE, S>(b, by, made, next, helper, loaded);

@@ -263,6 +263,7 @@ GPU_FN decode_words decode_stepped(const sm90_decode_call *c, int tensor,
                                  by.weight[tensor], position, x);
 }
 
+/* Behind the begin of windows, and ahead of new tokens and of keys that some query does not see. */
 GPU_FN int2 decode_whole(const sm90_decode_call *c, const decode_item &item) {
     const int keys = decode_keys(item.counts),
               seen = min(decode_seen(c, keys, decode_tokens(item.counts) - 1), keys - c->tree_keys);
