@@ -116,11 +116,11 @@ GPU_FN void decode_read_if(float4 &x, const float *from, int reads) {
 
 /* A helper's rows of a sequence and key head whose splits are all there. */
 template <int DTYPE, class S>
-GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split, int row) {
+GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &split, int row) {
     enum { AT_ONCE = 16 };
-    const int lane = decode_lane(), step = decode_rows_of(c, *split);
-    const int64_t part = decode_part(c, *split, row);
-    const int splits = split->splits;
+    const int lane = decode_lane(), step = decode_rows_of(c, split);
+    const int64_t part = decode_part(c, split, row);
+    const int splits = split.splits;
     const float2 *tops = (const float2 *)(const void *)(c->parts.tops + part * 2);
     const float *sums = c->parts.sums + part * S::DIM + decode_part_lane<S>() * 4;
     float2 top[2] = {{DECODE_LOWEST, 0}, {DECODE_LOWEST, 0}};
@@ -153,18 +153,18 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split *split
             decode_scale_add(s.out, x[i],
                              __shfl_sync(~0u, first < 32 ? by[0] : by[1], (first + i) % 32));
     }
-    decode_end<DTYPE, S>(c, *split, row, s);
+    decode_end<DTYPE, S>(c, split, row, s);
 }
 
 /* Counts a split's rows of the helpers whose lanes say so, and joins those of which it is the last.
  * To count takes as long as all copies that are under way. */
 template <int DTYPE, class S>
-GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split *split,
+GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split &split,
                                   bool counts) {
-    unsigned long long *counter = decode_counter(c, split->sequence, split->head, decode_lane());
+    unsigned long long *counter = decode_counter(c, split.sequence, split.head, decode_lane());
     bool last = false;
     if (counts)
-        last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split->splits - 1;
+        last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split.splits - 1;
     const unsigned joins = __ballot_sync(~0u, last);
     if (!joins)
         return;
@@ -172,7 +172,7 @@ GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split 
     if (last)
         *counter = DECODE_MARK;
 #pragma unroll 1
-    for (int row = 0; row < decode_rows_of(c, *split); row++)
+    for (int row = 0; row < decode_rows_of(c, split); row++)
         if (joins >> row % SM90_DECODE_HELPERS & 1)
             decode_join_row<DTYPE, S>(c, split, row);
 }
@@ -217,14 +217,15 @@ GPU_FN void decode_take(const decode_block<S> &b, int joiner, uint32_t turn, dec
  * split. */
 template <int DTYPE, class S> GPU_FN void decode_join(const decode_block<S> &b, int joiner) {
     const int helper = joiner + SM90_DECODE_HELPERS, lane = decode_lane();
-    decode_split *split = &b.header->joined[helper];
+    decode_split *taken = &b.header->joined[helper];
     for (uint32_t turn = 0;; turn++) {
         if (joiner >= 0)
-            decode_take<S>(b, joiner, turn, split);
-        if (split->splits > 1)
+            decode_take<S>(b, joiner, turn, taken);
+        const decode_split split = *taken;
+        if (split.splits > 1)
             decode_count_and_join<DTYPE, S>(
                 b.call, split, joiner < 0 ? lane == helper : lane < SM90_DECODE_HELPERS);
-        if (joiner < 0 || split->splits == 0)
+        if (joiner < 0 || split.splits == 0)
             return;
     }
 }
@@ -272,7 +273,7 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             decode_load<S>(c, next, helper, loaded);
         if (n >= 0) {
             const int at = n % S::BEHIND;
-            const decode_split &last = ready[n % S::AHEAD];
+            const decode_split last = ready[n % S::AHEAD];
             if (n == found - 1)
                 decode_dismiss<S>(b, helper, handed);
             sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / S::BEHIND % 2));
