@@ -434,6 +434,8 @@ TEST(attention_backward_values, what_is_not_seen_does_not_leak) {
     int32_t dtype;
     for (int kind = 0; next_kind(&kind, &dtype);)
         for (int j = 0; j < LEAKS; j++) {
+            if (dim > 64 && (dtype ^ j ^ dim >> 8) & 1)
+                continue; /* wide heads: of keys in one type, of queries in the other */
             backward_case c;
             make(&c, dtype, M, N);
             c.forward.desc.window = j < 2 ? 0 : 9;
