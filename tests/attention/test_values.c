@@ -444,31 +444,44 @@ TEST(attention_values, subnormal_values) {
 
 /* --- heads of every size --- */
 
+/* Tensors of a call as numbers. */
+typedef struct plain_call {
+    double *q, *k, *v;
+} plain_call;
+
+static double *load_all(int32_t dtype, const void *tensor, int64_t count) {
+    double *all = malloc((size_t)count * sizeof *all);
+    for (int64_t i = 0; i < count; i++)
+        all[i] = oracle_load(dtype, tensor, i);
+    return all;
+}
+
 /* Weights of the first keys for a row, not divided; their sum. */
-static double weigh(const attention_case *c, int64_t row, int64_t seen, double *weight) {
+static double weigh(const attention_case *c, const plain_call *call, int64_t row, int64_t seen,
+                    double *weight) {
     const int64_t dim = c->desc.rope.head_dim;
     double sum = 0;
     for (int64_t k = 0; k < seen; k++) {
         double score = 0;
         for (int64_t e = 0; e < dim; e++)
-            score += oracle_load(c->desc.rope.dtype, c->args.rope.q.in, row * dim + e) *
-                     oracle_load(c->desc.rope.dtype, c->args.rope.k.in, k * dim + e);
+            score += call->q[row * dim + e] * call->k[k * dim + e];
         sum += weight[k] = exp(score * c->desc.scale);
     }
     return sum;
 }
 
 /* A row of causal attention in double: weights are rounded once, and results. */
-static void check_plain_row(const attention_case *c, const void *out, int64_t row, int64_t seen) {
+static void check_plain_row(const attention_case *c, const plain_call *call, const void *out,
+                            int64_t row, int64_t seen) {
     const int32_t dtype = c->desc.rope.dtype;
     const int64_t dim = c->desc.v_head_dim;
     const double eps = dtype == ROPE_F16 ? 0x1p-11 : 0x1p-8;
     double weight[270];
-    const double sum = weigh(c, row, seen, weight);
+    const double sum = weigh(c, call, row, seen, weight);
     for (int64_t e = 0; e < dim; e++) {
         double exact = 0, size = 0;
         for (int64_t k = 0; k < seen; k++) {
-            const double v = weight[k] / sum * oracle_load(dtype, c->args.v.in, k * dim + e);
+            const double v = weight[k] / sum * call->v[k * dim + e];
             exact += v;
             size += fabs(v);
         }
@@ -479,12 +492,19 @@ static void check_plain_row(const attention_case *c, const void *out, int64_t ro
 }
 
 static void check_plain(const attention_case *c, const unsigned char *result, const void *state) {
+    const int32_t dtype = c->desc.rope.dtype;
     rope_attention_args got = c->args;
-    const int64_t queries = got.rope.tokens, before = got.k_tokens - queries;
+    const int64_t queries = got.rope.tokens, keys = got.k_tokens, dim = c->desc.rope.head_dim;
+    const plain_call call = {load_all(dtype, got.rope.q.in, queries * HEADS * dim),
+                             load_all(dtype, got.rope.k.in, keys * dim),
+                             load_all(dtype, got.v.in, keys * c->desc.v_head_dim)};
     (void)state;
     attention_relocate(&got, c->base.arena, result);
     for (int64_t i = 0; i < queries * HEADS; i++)
-        check_plain_row(c, got.out.data, i, before + i / HEADS + 1);
+        check_plain_row(c, &call, got.out.data, i, keys - queries + i / HEADS + 1);
+    free(call.q);
+    free(call.k);
+    free(call.v);
 }
 
 /* A prompt of more rows and keys than a block has at a time, and few queries of two splits. */
