@@ -26,6 +26,7 @@ struct sm90_place {
     int right, whole_end;                 /* those between are seen by all rows */
     int end;                              /* the key behind the first of them */
     int careful;                          /* values were cleaned */
+    int consumer;                         /* 0 or 1 */
     int leads;                            /* this thread arrives for its group */
     int adds;                             /* 0: no product was added to these rows */
     uint32_t queries, keys_at, values_at; /* stage 0, as products are told of it */
@@ -39,6 +40,8 @@ GPU_FN int sm90_is_part(const sm90_place &at) {
 template <class T>
 GPU_FN void sm90_begin_scores(const sm90_block &b, const sm90_place &at, float (&s)[T::SCORES]) {
     sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
+    if (T::ORDERED)
+        sm90_await_order(at.consumer);
     sm90_products_begin();
     sm90_score<T>(s,
                   (uint32_t)sm90_uniform((int)(at.queries + (uint32_t)(at.tile & (T::QUERIES - 1)) *
@@ -84,9 +87,11 @@ GPU_FN void sm90_whole(const sm90_block &b, sm90_place &at, sm90_rows &rows, flo
                        uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
     float s[T::SCORES], minus[2];
     sm90_begin_scores<T>(b, at, s);
-    sm90_rescale(out, rows);
+    sm90_rescale<T>(out, rows);
     sm90_begin_sums<T>(b, at, weights, out);
     sm90_end_scores<T, 1>(b, at, s);
+    if (T::ORDERED)
+        sm90_next_in_order(at.consumer);
     const int are_near = sm90_near<T>(b.cap, s);
     sm90_maximum<T>(s, rows, minus, unit, b.cap);
     sm90_end_sums<T>(b, at, out);
@@ -172,6 +177,7 @@ GPU_FN void sm90_take_first(const sm90_block &b, sm90_place &at, float (&s)[T::S
     sm90_cap_part<T>(b, at, lacks.seen, lacks.base, are_near, s);
     sm90_exponentiate<T>(s, rows, minus, unit, weights);
     rows.rescale[0] = rows.rescale[1] = 1.0f;
+    rows.moves = 0;
     at.adds = 0;
 }
 
@@ -247,7 +253,7 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
         at.n++;
         if (T::QUERIES == 1 && ends) {
             at.tile++;
-            sm90_rescale(out, rows);
+            sm90_rescale<T>(out, rows);
             sm90_begin_sums<T>(b, at, weights, out);
             const int more = sm90_next_rows(b, at);
             sm90_finish_sums<T>(b, at, lacks, lacks_some, weights, out);
@@ -263,14 +269,19 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
         }
         float s[T::SCORES], minus[2];
         sm90_begin_scores<T>(b, at, s);
+        const int names = old < 0; /* or while rows end */
+        if (T::ORDERED && !names)
+            sm90_next_in_order(consumer);
         if (old >= 0)
             sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
         else
-            sm90_rescale(out, rows);
+            sm90_rescale<T>(out, rows);
         sm90_begin_sums<T>(b, at, weights, out);
         if (ends)
             sm90_see<T>(b, at, row, seen);
         sm90_end_scores<T, 1>(b, at, s);
+        if (T::ORDERED && names)
+            sm90_next_in_order(consumer);
         before = rows;
         old = ends ? lacks.tile : -1;
         const int base = at.end - (at.n + 1) * T::KEYS;
@@ -290,7 +301,7 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
         if (old >= 0)
             sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
         else
-            sm90_rescale(out, rows);
+            sm90_rescale<T>(out, rows);
         sm90_begin_sums<T>(b, at, weights, out);
         const int was_part = at.n - 1 < at.right || at.n - 1 >= at.whole_end;
         sm90_finish_sums<T>(b, at, lacks, at.careful && was_part, weights, out);
@@ -302,10 +313,13 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
 template <class T>
 GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consumer) {
     sm90_place at = {};
+    at.consumer = consumer;
     at.leads = threadIdx.x % 128 == 0;
     at.queries = sm90_matrix(sm90_queries<T>(b, 0) + (uint32_t)consumer * 8192, 16);
     at.keys_at = sm90_matrix(sm90_keys<T>(b, 0), 16);
     at.values_at = sm90_matrix(sm90_values<T>(b, 0), T::KEYS * 128);
+    if (T::ORDERED && consumer == 1)
+        sm90_next_in_order(consumer);
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
         sm90_attend<T>(b, map, consumer, at);
@@ -318,6 +332,8 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
         if (careful || !sm90_ends_again(b))
             break;
     }
+    if (T::ORDERED && consumer == 0) /* nothing is left of the barrier */
+        sm90_await_order(consumer);
 }
 
 #endif

@@ -11,6 +11,7 @@
  * the next rescale. */
 struct sm90_rows {
     float most[2], sum[2], rescale[2];
+    int moves; /* where they are ORDERED: the warp has a rescale that is not 1 */
 };
 
 GPU_FN void sm90_begin(sm90_rows &rows, float lowest) {

@@ -29,15 +29,41 @@ template <int N> GPU_FN void sm90_hide(float (&s)[N], const sm90_seen (&seen)[2]
     }
 }
 
+/* Whether some row of the warp has a maximum that moves: a thread asks for its share of scores,
+ * whose maxima are x, so lanes exchange them where one does alone. The wait for that answer also
+ * keeps exponentials from scores of one row behind those of both. */
+template <class T>
+GPU_FN int sm90_moves(const float (&s)[T::SCORES], sm90_rows &rows, float (&minus)[2], float unit,
+                      float (&x)[2]) {
+    float y[4]; /* beside products of others a chain's steps are slow */
+#pragma unroll
+    for (int i = 0; i < T::SCORES; i++)
+        y[i & 3] = i < 4 ? s[i] : fmaxf(y[i & 3], s[i]);
+    int grows = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        x[h] = fmaxf(y[2 * h], y[2 * h + 1]);
+        grows |= (x[h] - rows.most[h]) * unit > 8.0f;
+        minus[h] = -(rows.most[h] * unit);
+    }
+    rows.moves = __any_sync(~0u, grows);
+    return rows.moves;
+}
+
 /* Takes scores into a row's maximum. That moves only where it grows by more than 2^8, so sums are
  * seldom rescaled; weights are 256 at most. minus: what is added to scores times `unit`. */
 template <class T>
 GPU_FN void sm90_maximum(const float (&s)[T::SCORES], sm90_rows &rows, float (&minus)[2],
                          float unit, const sm90_cap *cap) {
     float x[2]; /* one chain a row: more of them are scheduled worse */
+    if constexpr (T::ORDERED) {
+        if (!sm90_moves<T>(s, rows, minus, unit, x))
+            return;
+    } else {
 #pragma unroll
-    for (int i = 0; i < T::SCORES; i++)
-        x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
+        for (int i = 0; i < T::SCORES; i++)
+            x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
+    }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float most = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], 1));
@@ -80,11 +106,12 @@ GPU_FN void sm90_exponentiate(float (&s)[T::SCORES], sm90_rows &rows, const floa
         weights[i] = sm90_join<T::DTYPE>(s[2 * i], s[2 * i + 1]);
 }
 
-template <int N> GPU_FN void sm90_rescale(float (&out)[N], const sm90_rows &rows) {
-    if (!__any_sync(~0u, rows.rescale[0] != 1.0f || rows.rescale[1] != 1.0f))
+template <class T> GPU_FN void sm90_rescale(float (&out)[T::ELEMENTS], const sm90_rows &rows) {
+    if (T::ORDERED ? !rows.moves
+                   : !__any_sync(~0u, rows.rescale[0] != 1.0f || rows.rescale[1] != 1.0f))
         return;
 #pragma unroll
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < T::ELEMENTS; i++)
         out[i] = out[i] * rows.rescale[i >> 1 & 1];
 }
 

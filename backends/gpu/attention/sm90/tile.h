@@ -14,6 +14,7 @@ template <int DTYPE_, int DIM_, int V_DIM_, int CAPS_, int NORMS_> struct sm90_t
         V_DIM = V_DIM_,
         CAPS = CAPS_,                    /* scores have a soft cap */
         NORMS = NORMS_,                  /* queries have a norm */
+        ORDERED = DIM_ <= 64 && !CAPS_,  /* consumers begin products in order */
         KEYS = GPU_SM90_KEYS(DIM),       /* of a tile */
         QUERIES = GPU_SM90_QUERIES(DIM), /* tiles of them in shared memory */
         QUERY_BYTES = SM90_ROWS * DIM * 2,
