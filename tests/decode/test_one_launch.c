@@ -88,6 +88,16 @@ static const one_launch cases[] = {
     {ROPE_BF16, 3, 1, .by_sequence = 1, .tree = 20, .store = ROPE_F8E4M3},
     {ROPE_BF16, 8, 1, .page_size = 32, .ring = 128, .tree = 33, .store = ROPE_I8,
      .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    /* bands of rows */
+    {ROPE_BF16, 8, 4, .page_size = 16},
+    {ROPE_F16, 5, 7, .page_size = 32, .slots = 1, .norm = ROPE_NORM_ROUND_TWICE},
+    {ROPE_BF16, 1, 40, .page_size = 16, .dim = 64},
+    {ROPE_F16, 8, 16, .page_size = 16, .window = 37, .sinks = 1},
+    {ROPE_BF16, 6, 6, .page_size = 48, .tree = 30, .dim = 64},
+    {ROPE_BF16, 4, 8, .page_size = 16, .store = ROPE_F8E4M3, .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    {ROPE_BF16, 8, 4, .page_size = 16, .sequences = 96, .places = 950, .packed = UNEVEN},
+    {ROPE_F16, 7, 8, .page_size = 16, .ring = 64, .packed = UNEVEN, .store = ROPE_I8,
+     .scale = ROPE_SCALE_HEAD},
     /* packed sequences */
     {ROPE_BF16, 1, 4, .page_size = 16, .packed = EVEN},
     {ROPE_BF16, 1, 8, .page_size = 16, .slots = 1, .norm = ROPE_NORM_ROUND_TWICE, .packed = UNEVEN},
@@ -516,9 +526,9 @@ TEST(decode_one_launch, as_the_calls_that_it_replaces) {
 /* What the kernel takes. */
 static one_launch generate(test_random *r) {
     one_launch o = {.dtype = ONE_OF(r, ROPE_BF16, ROPE_F16),
-                    .group = ONE_OF(r, 1, 2, 3, 4, 7, 8, 16)};
-    const int64_t most = 16 / o.group;
-    o.tokens = (int32_t)random_between(r, 1, most < 8 ? most : 8);
+                    .group = ONE_OF(r, 1, 2, 3, 4, 7, 8, 16, 21)};
+    const int64_t most = (random_chance(r, 70) ? 16 : 128) / o.group;
+    o.tokens = (int32_t)random_between(r, 1, most < 1 ? 1 : most < 8 ? most : 8);
     o.page_size = ONE_OF(r, 16, 16, 32, 48, 128);
     o.norm = ONE_OF(r, 0, 0, ROPE_NORM_ROUND_ONCE, ROPE_NORM_ROUND_TWICE);
     o.pairing = ONE_OF(r, 0, ROPE_PAIRING_INTERLEAVED);

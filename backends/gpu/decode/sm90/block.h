@@ -20,7 +20,8 @@ template <int ROWS_, int DIM_, int CODES_> struct decode_shape {
         WARPS = SM90_DECODE_WARPS_OF(ROWS, CODES),
         STAGES = SM90_DECODE_STAGES_OF(DIM, CODES),
         TOKENS = SM90_DECODE_TOKENS_OF(ROWS),
-        TILES = ROWS > 8 ? ROWS / 8 : 1,   /* of 8 rows, in products */
+        TILES = ROWS > 8 ? ROWS / 8 : 1, /* of 8 rows, in products */
+        HAS_BANDS = ROWS == SM90_DECODE_ROWS,
         REREADS = TILES > 1 || CODES,      /* queries, for each chunk: registers are few */
         STEPS = DIM / 16,                  /* of products */
         LANES = DIM / 4,                   /* that share a head */
@@ -41,13 +42,14 @@ template <int ROWS_, int DIM_, int CODES_> struct decode_shape {
 struct decode_split {
     int sequence, head, split, splits;
     int begin, tokens; /* of its row */
+    int first;         /* row of its band */
 };
 
-/* Chunks without new tokens of which every query of an item sees all keys, and the place of its
- * first token in a row. */
+/* Chunks without new tokens of which every query of an item sees all keys, and the place of the
+ * sequence's first token in a row. */
 struct decode_seen_chunks {
     int2 whole;
-    int begin;
+    int begin, first; /* row of its band */
 };
 
 /* The part of shared memory that has names: two of what helpers prepare an item ahead. Queries and
@@ -168,6 +170,7 @@ struct decode_item {
     int sequence, head, split, splits;
     int counts, first, last;
     int start, begin; /* of its first new token: the index of its key, and its place in a row */
+    int band;
 };
 
 /* Counts of a sequence: its new tokens, and in the bits above its keys, -1 where it is out of
@@ -180,6 +183,10 @@ GPU_FN int decode_tokens(int counts) {
 
 GPU_FN int decode_keys(int counts) {
     return counts >> DECODE_TOKEN_BITS;
+}
+
+template <class S> GPU_FN int decode_bands(const sm90_decode_call *c, int counts) {
+    return S::HAS_BANDS ? max((decode_tokens(counts) * c->group + S::ROWS - 1) / S::ROWS, 1) : 1;
 }
 
 GPU_FN int decode_chunks(int keys) {
@@ -246,6 +253,7 @@ GPU_FN int decode_counts_of(const sm90_decode_call *c, decode_lengths read) {
 }
 
 /* places: whether those of new tokens are asked for. */
+template <class S>
 GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_lengths read,
                         bool places) {
     const int lane = decode_lane();
@@ -256,8 +264,9 @@ GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_length
         w.begin = (int)max((int64_t)-SM90_DECODE_TOKENS, min(begin, (int64_t)c->row_tokens));
     }
     const bool counts = decode_tokens(w.counts) > 0 || w.counts < 0; /* the latter to say so */
-    w.items =
-        w.sequence + lane < c->sequences && counts ? decode_splits(c, w.counts) * c->k_heads : 0;
+    w.items = w.sequence + lane < c->sequences && counts
+                  ? decode_splits(c, w.counts) * decode_bands<S>(c, w.counts) * c->k_heads
+                  : 0;
     for (int d = 1; d < 32 && d < c->sequences; d *= 2) {
         const int other = __shfl_up_sync(~0u, w.items, d);
         w.items += lane < d ? 0 : other;
@@ -265,9 +274,10 @@ GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_length
 }
 
 /* read: of the first sequences. */
+template <class S>
 GPU_FN decode_walk decode_begin(const sm90_decode_call *c, decode_lengths read, bool places) {
     decode_walk w = {(int)blockIdx.x, 0, 0, 0, 0, 0, 0};
-    decode_look(c, w, read, places);
+    decode_look<S>(c, w, read, places);
     return w;
 }
 
@@ -277,7 +287,7 @@ GPU_FN int decode_items(const sm90_decode_call *c, const decode_walk &w) {
 }
 
 /* Splits begin at floor(chunks * split / splits), in floats, behind those that no query sees. */
-template <bool PLACES>
+template <class S, bool PLACES>
 GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *found) {
     int all = decode_items(c, w);
     while (w.item - w.before >= all) {
@@ -287,7 +297,7 @@ GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *
             w.items = 0;
             return false;
         }
-        decode_look(c, w, decode_read_lengths(c, w.sequence, PLACES), PLACES);
+        decode_look<S>(c, w, decode_read_lengths(c, w.sequence, PLACES), PLACES);
         all = decode_items(c, w);
     }
     const int n = w.item - w.before, lane = __ffs((int)__ballot_sync(~0u, w.items > n)) - 1,
@@ -298,8 +308,10 @@ GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *
         found->start = __shfl_sync(~0u, w.start, lane);
         found->begin = __shfl_sync(~0u, w.begin, lane);
     }
-    found->split = decode_over(at, c->per_head);
-    found->head = at - found->split * c->k_heads;
+    const int of_head = decode_over(at, c->per_head), bands = decode_bands<S>(c, found->counts);
+    found->head = at - of_head * c->k_heads;
+    found->split = of_head / bands;
+    found->band = of_head - found->split * bands;
     found->splits = decode_splits(c, found->counts);
     const int before = decode_first_chunk(c, found->counts),
               chunks = decode_chunks(decode_keys(found->counts)) - before;

@@ -10,8 +10,8 @@ enum { CHUNK = SM90_DECODE_CHUNK, MOST = GPU_DECODE_SM90_MOST };
  * sequences more joins, of as many rows as a key head has heads of queries. */
 enum { LEAST_CHUNKS = 23, LEAST_CHUNKS_OF_MANY = 32, FEW_HEADS = 4 };
 
-/* Most key heads, and chunks of a sequence. */
-enum { MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };
+/* Most rows of a key head, key heads, and chunks of a sequence. */
+enum { MOST_ROWS = SM90_DECODE_ROWS * SM90_DECODE_BANDS, MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };
 
 /* --- numbers --- */
 
@@ -99,14 +99,19 @@ int64_t gpu_decode_sm90_splits(const gpu_decode_sizes *s, int multiprocessors) {
     int64_t splits = 1;
     while (2 * splits <= whole)
         splits *= 2;
-    return gpu_at_most(splits, most_splits(s->k_heads, multiprocessors));
+    return gpu_at_most(splits, most_splits(s->k_heads * gpu_decode_sm90_bands(s), multiprocessors));
+}
+
+int64_t gpu_decode_sm90_bands(const gpu_decode_sizes *s) {
+    return gpu_divide_up(s->tokens * (s->q_heads / s->k_heads), SM90_DECODE_ROWS);
 }
 
 static int fits_sizes(const gpu_decode_sizes *s) {
     const int64_t group = s->k_heads ? s->q_heads / s->k_heads : 0;
     return group >= 1 && s->tokens >= 1 && s->tokens <= SM90_DECODE_TOKENS &&
-           s->tokens * group <= SM90_DECODE_ROWS && s->sequences >= 1 && s->sequences <= 65536 &&
-           s->k_heads <= MOST_HEADS && s->k_heads <= MOST / SM90_DECODE_SPLITS / s->sequences;
+           s->tokens * group <= MOST_ROWS && s->sequences >= 1 && s->sequences <= 65536 &&
+           s->k_heads <= MOST_HEADS &&
+           s->k_heads <= MOST / SM90_DECODE_SPLITS / SM90_DECODE_BANDS / s->sequences;
 }
 
 int gpu_decode_sm90_is_dense(const gpu_decode_sizes *s) {
@@ -122,7 +127,8 @@ void gpu_decode_sm90_layout(const gpu_decode_sizes *s, int multiprocessors, size
     const size_t rows = (size_t)(tokens * (s->q_heads / s->k_heads) * s->k_heads),
                  splits = (size_t)gpu_decode_sm90_splits(s, multiprocessors),
                  parts = splits > 1 ? splits * rows : 0,
-                 counters = (size_t)(s->sequences * s->k_heads) * SM90_DECODE_HELPERS;
+                 bands = (size_t)(s->sequences * s->k_heads * gpu_decode_sm90_bands(s)),
+                 counters = bands * SM90_DECODE_HELPERS;
     bytes[0] = rounded(splits > 1 ? counters * 8 : 0);
     bytes[1] = rounded(parts * 8);
     bytes[2] = parts * (size_t)s->dim * 4;
@@ -131,14 +137,21 @@ void gpu_decode_sm90_layout(const gpu_decode_sizes *s, int multiprocessors, size
 size_t gpu_decode_sm90_workspace(const gpu_decode_sizes *given, int multiprocessors) {
     const int64_t group = given->k_heads ? given->q_heads / given->k_heads : 0;
     gpu_decode_sizes sizes = *given;
-    size_t bytes[3];
-    if (group >= 1 && group <= SM90_DECODE_ROWS)
-        sizes.tokens =
-            gpu_at_most(sizes.tokens, gpu_at_most(SM90_DECODE_TOKENS, SM90_DECODE_ROWS / group));
-    if (!fits_sizes(&sizes))
+    size_t most = 0;
+    if (group < 1 || group > MOST_ROWS)
         return 0;
-    gpu_decode_sm90_layout(&sizes, multiprocessors, bytes);
-    return bytes[0] + bytes[1] + bytes[2];
+    /* fewer tokens have fewer bands, and may have more splits */
+    for (int64_t tokens = gpu_at_most(SM90_DECODE_TOKENS, MOST_ROWS / group); tokens > 0;
+         tokens--) {
+        size_t bytes[3];
+        sizes.tokens = gpu_at_most(given->tokens, tokens);
+        if (!fits_sizes(&sizes))
+            return 0;
+        gpu_decode_sm90_layout(&sizes, multiprocessors, bytes);
+        const size_t all = bytes[0] + bytes[1] + bytes[2];
+        most = all > most ? all : most;
+    }
+    return most;
 }
 
 /* --- calls --- */

@@ -40,6 +40,9 @@ gpu_decode_sizes gpu_decode_sm90_sizes(const rope_decode_problem *p, const rope_
 int64_t gpu_decode_sm90_splits(const gpu_decode_sizes *s, int multiprocessors);
 int64_t gpu_decode_sm90_least_chunks(const gpu_decode_sizes *s);
 
+/* Bands of a sequence of the most rows. */
+int64_t gpu_decode_sm90_bands(const gpu_decode_sizes *s);
+
 /* Whether splits leave what they give by places of tokens, because fewer are packed than sequences
  * may have. */
 int gpu_decode_sm90_is_dense(const gpu_decode_sizes *s);

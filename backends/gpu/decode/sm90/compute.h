@@ -176,9 +176,15 @@ GPU_FN void decode_put_new(const decode_block<S> &b, int n, int tokens, int chun
     __syncwarp();
 }
 
+/* The token of a row of a band whose first is `first`. */
+template <class S> GPU_FN int decode_token_of(const sm90_decode_call *c, int first, int row) {
+    return decode_over(S::HAS_BANDS ? first + row : row, c->per_group);
+}
+
 /* Takes the keys out that rows do not see. A lane has what the token of its number sees. */
 template <class S>
-GPU_FN void decode_mask(const sm90_decode_call *c, uint32_t sees, float (&s)[S::TILES][4]) {
+GPU_FN void decode_mask(const sm90_decode_call *c, int first, uint32_t sees,
+                        float (&s)[S::TILES][4]) {
     const int key = decode_row_of<S>(decode_lane() / 4);
 #pragma unroll
     for (int t = 0; t < S::TILES; t++)
@@ -186,7 +192,7 @@ GPU_FN void decode_mask(const sm90_decode_call *c, uint32_t sees, float (&s)[S::
         for (int h = 0; h < 2; h++) {
             const uint32_t bits =
                 __shfl_sync(~0u, sees,
-                            decode_over(t * 8 + decode_lane() % 4 * 2 + h, c->per_group)) >>
+                            decode_token_of<S>(c, first, t * 8 + decode_lane() % 4 * 2 + h)) >>
                 key;
             s[t][h] = bits & 1 ? s[t][h] : -INFINITY;
             s[t][h + 2] = bits >> 8 & 1 ? s[t][h + 2] : -INFINITY;
@@ -196,7 +202,7 @@ GPU_FN void decode_mask(const sm90_decode_call *c, uint32_t sees, float (&s)[S::
 /* Adds the rows of one token after the other, without values that it does not see: even a weight of
  * 0 times a NaN would be one. */
 template <int DTYPE, class S, int STORE>
-GPU_FN void decode_add_by_token(const sm90_decode_call *c, int tokens, uint32_t sees,
+GPU_FN void decode_add_by_token(const sm90_decode_call *c, int tokens, int first, uint32_t sees,
                                 const decode_chunk &at, const uint32_t (&weights)[S::TILES][2],
                                 decode_rows<S> &rows) {
     const int key = decode_lane() % 4 * 2;
@@ -210,7 +216,7 @@ GPU_FN void decode_add_by_token(const sm90_decode_call *c, int tokens, uint32_t 
         uint32_t own[S::TILES][2];
 #pragma unroll
         for (int t = 0; t < S::TILES; t++) {
-            const bool is_own = decode_over(t * 8 + decode_lane() / 4, c->per_group) == n;
+            const bool is_own = decode_token_of<S>(c, first, t * 8 + decode_lane() / 4) == n;
             own[t][0] = is_own ? weights[t][0] : 0;
             own[t][1] = is_own ? weights[t][1] : 0;
         }
@@ -223,21 +229,21 @@ template <int DTYPE, class S, int STORE>
 GPU_FN void decode_attend(const decode_block<S> &b, int n, const decode_item &item, int chunk,
                           bool is_whole, const decode_chunk &at, decode_rows<S> &rows) {
     const sm90_decode_call *c = b.call;
+    const decode_seen_chunks *seen = &b.header->seen[n % SM90_DECODE_AHEAD];
     const int tokens = decode_tokens(item.counts);
     float s[S::TILES][4];
     uint32_t weights[S::TILES][2], sees = 0;
     if (!is_whole) {
-        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.counts),
-                           b.header->seen[n % SM90_DECODE_AHEAD].begin, chunk,
-                           min(gpu_opaque(decode_lane()), tokens - 1));
+        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.counts), seen->begin,
+                           chunk, min(gpu_opaque(decode_lane()), tokens - 1));
         decode_put_new<S>(b, n, tokens, chunk, at);
     }
     decode_scores<DTYPE, S, STORE>(c, at, decode_queries_of<S>(b, n), rows, s);
     if (!is_whole)
-        decode_mask<S>(c, sees, s);
+        decode_mask<S>(c, seen->first, sees, s);
     decode_weigh<DTYPE, S>(rows, s, weights);
     if (!is_whole)
-        decode_add_by_token<DTYPE, S, STORE>(c, tokens, sees, at, weights, rows);
+        decode_add_by_token<DTYPE, S, STORE>(c, tokens, seen->first, sees, at, weights, rows);
     else
         decode_add<DTYPE, S, STORE>(at, weights, {~0u, ~0u}, rows);
 }
@@ -273,7 +279,7 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
                            int warp, decode_lengths read) {
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
-    decode_walk walk = decode_begin(c, read, false);
+    decode_walk walk = decode_begin<S>(c, read, false);
     decode_copies copies = {walk};
     if (S::CODES && !(c->flags & SM90_DECODE_SCALED))
         decode_scales_begin(b, warp);
@@ -288,7 +294,7 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
     decode_item item;
     uint32_t used = 0; /* slots so far */
 #pragma unroll 1
-    for (int n = 0; decode_find<false>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
+    for (int n = 0; decode_find<S, false>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
         decode_rows<S> rows;
         const int turn = n / S::AHEAD % 2;
         bool failed = item.counts < 0;

@@ -32,7 +32,7 @@ template <class S>
 GPU_FN void decode_look_ahead(const sm90_decode_call *c, decode_copies &s, int warp) {
     s.failed |= DECODE_KNOWN;
     for (;; s.walk.item += (int)gridDim.x) {
-        if (!decode_find<false>(c, s.walk, &s.item)) {
+        if (!decode_find<S, false>(c, s.walk, &s.item)) {
             s.item.last = 0;
             s.item.first = 0;
             return;

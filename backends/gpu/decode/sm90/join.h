@@ -46,10 +46,14 @@ template <class S> GPU_FN decode_sum decode_sum_of(const decode_block<S> &b, int
 
 /* --- the end of a row --- */
 
+template <class S> GPU_FN int decode_first_row(const decode_split &of) {
+    return S::HAS_BANDS ? of.first : 0;
+}
+
 template <int DTYPE, class S>
-GPU_FN void decode_end(const sm90_decode_call *c, const decode_split &of, int row,
+GPU_FN void decode_end(const sm90_decode_call *c, const decode_split &of, int of_band,
                        const decode_sum &s) {
-    const int token = decode_over(row, c->per_group),
+    const int row = decode_first_row<S>(of) + of_band, token = decode_over(row, c->per_group),
               head = of.head * c->group + row - token * c->group, lane = decode_lane();
     if (s.sum < 0)
         return;
@@ -68,14 +72,21 @@ GPU_FN void decode_end(const sm90_decode_call *c, const decode_split &of, int ro
 
 /* --- splits --- */
 
+/* Of a key head. */
 GPU_FN int decode_rows_of(const sm90_decode_call *c, const decode_split &of) {
     return of.tokens * c->group;
 }
 
-/* Results of split 0 of a row. */
+template <class S> GPU_FN int decode_band_rows(const sm90_decode_call *c, const decode_split &of) {
+    return min((int)S::ROWS, decode_rows_of(c, of) - decode_first_row<S>(of));
+}
+
+/* Results of split 0 of a row of the band. */
+template <class S>
 GPU_FN int64_t decode_part(const sm90_decode_call *c, const decode_split &of, int row) {
     const int64_t ahead = c->part_tokens ? (int64_t)of.sequence * c->part_tokens : of.begin;
-    return (ahead * c->k_heads + of.head * of.tokens) * c->most_splits * c->group + row;
+    return (ahead * c->k_heads + of.head * of.tokens) * c->most_splits * c->group +
+           decode_first_row<S>(of) + row;
 }
 
 /* Counts, behind all that the warp has stored and ahead of all that it reads. */
@@ -97,7 +108,7 @@ GPU_FN void decode_store(const sm90_decode_call *c, const decode_split &to, int 
         decode_end<DTYPE, S>(c, to, row, s);
         return;
     }
-    const int64_t part = decode_part(c, to, row) + to.split * decode_rows_of(c, to);
+    const int64_t part = decode_part<S>(c, to, row) + to.split * decode_rows_of(c, to);
     if (decode_writes<S>())
         __stcg((float4 *)(void *)(c->parts.sums + part * S::DIM + lane * 4), s.out);
     if (lane == 0)
@@ -119,7 +130,7 @@ template <int DTYPE, class S>
 GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &split, int row) {
     enum { AT_ONCE = 16 };
     const int lane = decode_lane(), step = decode_rows_of(c, split);
-    const int64_t part = decode_part(c, split, row);
+    const int64_t part = decode_part<S>(c, split, row);
     const int splits = split.splits;
     const float2 *tops = (const float2 *)(const void *)(c->parts.tops + part * 2);
     const float *sums = c->parts.sums + part * S::DIM + decode_part_lane<S>() * 4;
@@ -161,7 +172,8 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &split
 template <int DTYPE, class S>
 GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split &split,
                                   bool counts) {
-    unsigned long long *counter = decode_counter(c, split.sequence, split.head, decode_lane());
+    unsigned long long *counter = decode_counter(
+        c, split.sequence, split.head, decode_first_row<S>(split) / S::ROWS, decode_lane());
     bool last = false;
     if (counts)
         last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split.splits - 1;
@@ -172,7 +184,7 @@ GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split 
     if (last)
         *counter = DECODE_MARK;
 #pragma unroll 1
-    for (int row = 0; row < decode_rows_of(c, split); row++)
+    for (int row = 0; row < decode_band_rows<S>(c, split); row++)
         if (joins >> row % SM90_DECODE_HELPERS & 1)
             decode_join_row<DTYPE, S>(c, split, row);
 }
@@ -236,7 +248,7 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
                         decode_lengths read) {
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
-    decode_walk walk = decode_begin(c, read, true);
+    decode_walk walk = decode_begin<S>(c, read, true);
     decode_item next; /* what is loaded */
     decode_split *ready = b.header->ready[helper];
     decode_loaded<S> loaded;
@@ -258,14 +270,17 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             __syncwarp();
             if (lane == 0) {
                 sm90_arrive(decode_address(&b.header->fresh_ready[made % S::AHEAD]));
-                decode_mark(decode_counter(c, next.sequence, next.head, helper), loaded.counter);
-                ready[made % S::AHEAD] = {next.sequence, next.head,  next.split,
-                                          next.splits,   next.begin, decode_tokens(next.counts)};
+                decode_mark(decode_counter(c, next.sequence, next.head, next.band, helper),
+                            loaded.counter);
+                ready[made % S::AHEAD] = {next.sequence,      next.head,
+                                          next.split,         next.splits,
+                                          next.begin,         decode_tokens(next.counts),
+                                          next.band * S::ROWS};
             }
             __syncwarp();
         }
         if (more) {
-            more = decode_find<true>(c, walk, &next);
+            more = decode_find<S, true>(c, walk, &next);
             walk.item += (int)gridDim.x;
             found += more;
         }
@@ -278,7 +293,7 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
                 decode_dismiss<S>(b, helper, handed);
             sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / S::BEHIND % 2));
 #pragma unroll 1
-            for (int row = helper; row < decode_rows_of(c, last); row += SM90_DECODE_HELPERS)
+            for (int row = helper; row < decode_band_rows<S>(c, last); row += SM90_DECODE_HELPERS)
                 decode_store<DTYPE, S>(c, last, row, decode_sum_of<S>(b, at, row));
             __syncwarp();
             if (lane == 0)

@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 /*
- * A row is a query of a head. An item is a split of a sequence's keys for the rows of one key head.
+ * A row is a query of a head. An item is a split of a sequence's keys for the rows of one key head,
+ * or for a band of them where they are more than SM90_DECODE_ROWS.
  * Each of a block's compute warps takes every so many chunks of 16 keys of an item, by copies of
  * its own. Helper warps prepare what compute warps read, and sum what they give; joiners count
  * splits, and join them.
@@ -20,6 +21,7 @@ enum {
     SM90_DECODE_HELPERS = 4,   /* warps */
     SM90_DECODE_ROWS = 16,     /* most rows of an item */
     SM90_DECODE_TOKENS = 8,    /* most new tokens of a sequence */
+    SM90_DECODE_BANDS = 8,     /* most of a key head */
     SM90_DECODE_SPLITS = 64,   /* most splits of a sequence */
     SM90_DECODE_DIMS = 2,      /* kernels by elements of heads: 64, 128 */
     SM90_DECODE_INSTANCES = 3, /* of those, by rows: 4, 8, 16 */
@@ -113,8 +115,9 @@ typedef struct sm90_decode_steps {
     int32_t flags;
 } sm90_decode_steps;
 
-/* Where splits leave what they give: of [sequence, key head] SM90_DECODE_HELPERS counters; over
- * [sequence, key head, split, row] the sums, and the largest logits with their sums of weights. */
+/* Where splits leave what they give: of [sequence, key head, band] SM90_DECODE_HELPERS counters;
+ * over [sequence, key head, split, row] the sums, and the largest logits with their sums of
+ * weights. */
 typedef struct sm90_decode_parts {
     unsigned long long *counters;
     float *tops;
@@ -129,6 +132,7 @@ typedef struct sm90_decode_call {
     int64_t table_row, table_page;
     int32_t sequences, k_heads, group;
     int32_t tokens, row_tokens;        /* the most of a sequence, and those of a row */
+    int32_t bands;                     /* the most of a sequence */
     int32_t part_tokens;               /* of which each sequence has room in parts; 0: of its own */
     int32_t pages, page_chunks;        /* of the cache; chunks of a page */
     int32_t capacity;                  /* most keys of a sequence */

@@ -74,8 +74,9 @@ GPU_FN bool decode_is_counter(unsigned long long x) {
 }
 
 GPU_FN unsigned long long *decode_counter(const sm90_decode_call *c, int sequence, int head,
-                                          int helper) {
-    return c->parts.counters + ((int64_t)sequence * c->k_heads + head) * SM90_DECODE_HELPERS +
+                                          int band, int helper) {
+    return c->parts.counters +
+           (((int64_t)sequence * c->k_heads + head) * c->bands + band) * SM90_DECODE_HELPERS +
            helper;
 }
 
@@ -169,12 +170,14 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
                         decode_loaded<S> &x) {
     x.counter = DECODE_MARK;
     if (item.splits > 1)
-        x.counter = decode_read_counter(decode_counter(c, item.sequence, item.head, helper));
+        x.counter =
+            decode_read_counter(decode_counter(c, item.sequence, item.head, item.band, helper));
     x.q_offset = decode_read_offset(&c->steps[0], item.sequence);
     x.k_offset = decode_read_offset(&c->steps[1], item.sequence);
 #pragma unroll
     for (int e = 0; e < S::EACH; e++) {
-        const int row = decode_nth(helper, e), token = decode_over(row, c->per_group),
+        const int row = item.band * S::ROWS + decode_nth(helper, e),
+                  token = decode_over(row, c->per_group),
                   head = item.head * c->group + row - token * c->group;
         if (!decode_has(c, item, token))
             continue;
@@ -277,11 +280,11 @@ GPU_FN void decode_prepare_queries(const decode_block<S> &b, const decode_consta
                                    const decode_item &item, int helper, const decode_loaded<S> &x) {
     const sm90_decode_call *c = b.call;
     if (helper == 0 && decode_lane() == 0)
-        b.header->seen[n % S::AHEAD] = {decode_whole(c, item), item.begin};
+        b.header->seen[n % S::AHEAD] = {decode_whole(c, item), item.begin, item.band * S::ROWS};
 #pragma unroll
     for (int e = 0; e < S::EACH; e++) {
         const int row = decode_nth(helper, e);
-        if (row >= decode_tokens(item.counts) * c->group)
+        if (item.band * S::ROWS + row >= decode_tokens(item.counts) * c->group)
             continue; /* 0, as the block began with, or of an item before */
         decode_write_words<S>(
             b.queries + (n % S::AHEAD * S::TILES * 8 + row) * S::QUERY_BYTES,
