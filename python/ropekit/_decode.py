@@ -195,9 +195,10 @@ def decode(
 
     Values are those of the two calls where a kernel of attention is composed with an append, bit
     for bit; `kernel` names one, or "composed" for the library's choice among them. A kernel that
-    does all in one launch is within the same bound of error. There is no
-    gradient: where a weight requires one, call it within torch.no_grad(). Under torch.compile a
-    function is compiled anew for other sizes of its caches.
+    does all in one launch is within the same bound of error. Lists of one integer type, and slots
+    with positions, save a packed call small launches. There is no gradient: where a weight requires
+    one, call it within torch.no_grad(). Under torch.compile a function is compiled anew for other
+    sizes of its caches.
 
     Returns:
         out, as of `attention`.

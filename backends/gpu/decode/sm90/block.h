@@ -40,9 +40,8 @@ template <int ROWS_, int DIM_, int CODES_> struct decode_shape {
 
 /* A split as the end of its rows knows it. */
 struct decode_split {
-    int sequence, head, split, splits;
-    int begin, tokens; /* of its row */
-    int first;         /* row of its band */
+    int sequence, head, split, splits; /* head: over [band, key head] */
+    int begin, tokens;                 /* of its row */
 };
 
 /* Chunks without new tokens of which every query of an item sees all keys, and the place of the

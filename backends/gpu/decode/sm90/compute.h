@@ -229,21 +229,22 @@ template <int DTYPE, class S, int STORE>
 GPU_FN void decode_attend(const decode_block<S> &b, int n, const decode_item &item, int chunk,
                           bool is_whole, const decode_chunk &at, decode_rows<S> &rows) {
     const sm90_decode_call *c = b.call;
-    const decode_seen_chunks *seen = &b.header->seen[n % SM90_DECODE_AHEAD];
     const int tokens = decode_tokens(item.counts);
     float s[S::TILES][4];
     uint32_t weights[S::TILES][2], sees = 0;
     if (!is_whole) {
-        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.counts), seen->begin,
-                           chunk, min(gpu_opaque(decode_lane()), tokens - 1));
+        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.counts),
+                           b.header->seen[n % S::AHEAD].begin, chunk,
+                           min(gpu_opaque(decode_lane()), tokens - 1));
         decode_put_new<S>(b, n, tokens, chunk, at);
     }
     decode_scores<DTYPE, S, STORE>(c, at, decode_queries_of<S>(b, n), rows, s);
     if (!is_whole)
-        decode_mask<S>(c, seen->first, sees, s);
+        decode_mask<S>(c, b.header->seen[n % S::AHEAD].first, sees, s);
     decode_weigh<DTYPE, S>(rows, s, weights);
     if (!is_whole)
-        decode_add_by_token<DTYPE, S, STORE>(c, tokens, seen->first, sees, at, weights, rows);
+        decode_add_by_token<DTYPE, S, STORE>(c, tokens, b.header->seen[n % S::AHEAD].first, sees,
+                                             at, weights, rows);
     else
         decode_add<DTYPE, S, STORE>(at, weights, {~0u, ~0u}, rows);
 }

@@ -46,15 +46,21 @@ template <class S> GPU_FN decode_sum decode_sum_of(const decode_block<S> &b, int
 
 /* --- the end of a row --- */
 
-template <class S> GPU_FN int decode_first_row(const decode_split &of) {
-    return S::HAS_BANDS ? of.first : 0;
+template <class S> GPU_FN int decode_band(const sm90_decode_call *c, const decode_split &of) {
+    return S::HAS_BANDS ? decode_over(of.head, c->per_head) : 0;
+}
+
+template <class S> GPU_FN int decode_key_head(const sm90_decode_call *c, const decode_split &of) {
+    return of.head - decode_band<S>(c, of) * c->k_heads;
 }
 
 template <int DTYPE, class S>
 GPU_FN void decode_end(const sm90_decode_call *c, const decode_split &of, int of_band,
                        const decode_sum &s) {
-    const int row = decode_first_row<S>(of) + of_band, token = decode_over(row, c->per_group),
-              head = of.head * c->group + row - token * c->group, lane = decode_lane();
+    const int row = decode_band<S>(c, of) * S::ROWS + of_band,
+              token = decode_over(row, c->per_group),
+              head = decode_key_head<S>(c, of) * c->group + row - token * c->group,
+              lane = decode_lane();
     if (s.sum < 0)
         return;
     float top = s.top, sum = s.sum;
@@ -78,15 +84,16 @@ GPU_FN int decode_rows_of(const sm90_decode_call *c, const decode_split &of) {
 }
 
 template <class S> GPU_FN int decode_band_rows(const sm90_decode_call *c, const decode_split &of) {
-    return min((int)S::ROWS, decode_rows_of(c, of) - decode_first_row<S>(of));
+    return min((int)S::ROWS, decode_rows_of(c, of) - decode_band<S>(c, of) * (int)S::ROWS);
 }
 
 /* Results of split 0 of a row of the band. */
 template <class S>
 GPU_FN int64_t decode_part(const sm90_decode_call *c, const decode_split &of, int row) {
     const int64_t ahead = c->part_tokens ? (int64_t)of.sequence * c->part_tokens : of.begin;
-    return (ahead * c->k_heads + of.head * of.tokens) * c->most_splits * c->group +
-           decode_first_row<S>(of) + row;
+    return (ahead * c->k_heads + decode_key_head<S>(c, of) * of.tokens) * c->most_splits *
+               c->group +
+           decode_band<S>(c, of) * S::ROWS + row;
 }
 
 /* Counts, behind all that the warp has stored and ahead of all that it reads. */
@@ -172,8 +179,7 @@ GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &split
 template <int DTYPE, class S>
 GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split &split,
                                   bool counts) {
-    unsigned long long *counter = decode_counter(
-        c, split.sequence, split.head, decode_first_row<S>(split) / S::ROWS, decode_lane());
+    unsigned long long *counter = decode_counter(c, split.sequence, split.head, decode_lane());
     bool last = false;
     if (counts)
         last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split.splits - 1;
@@ -233,7 +239,7 @@ template <int DTYPE, class S> GPU_FN void decode_join(const decode_block<S> &b, 
     for (uint32_t turn = 0;; turn++) {
         if (joiner >= 0)
             decode_take<S>(b, joiner, turn, taken);
-        const decode_split split = *taken;
+        const decode_split &split = *taken;
         if (split.splits > 1)
             decode_count_and_join<DTYPE, S>(
                 b.call, split, joiner < 0 ? lane == helper : lane < SM90_DECODE_HELPERS);
@@ -270,12 +276,10 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             __syncwarp();
             if (lane == 0) {
                 sm90_arrive(decode_address(&b.header->fresh_ready[made % S::AHEAD]));
-                decode_mark(decode_counter(c, next.sequence, next.head, next.band, helper),
-                            loaded.counter);
-                ready[made % S::AHEAD] = {next.sequence,      next.head,
-                                          next.split,         next.splits,
-                                          next.begin,         decode_tokens(next.counts),
-                                          next.band * S::ROWS};
+                const int head = next.band * c->k_heads + next.head;
+                decode_mark(decode_counter(c, next.sequence, head, helper), loaded.counter);
+                ready[made % S::AHEAD] = {next.sequence, head,       next.split,
+                                          next.splits,   next.begin, decode_tokens(next.counts)};
             }
             __syncwarp();
         }

@@ -115,7 +115,7 @@ typedef struct sm90_decode_steps {
     int32_t flags;
 } sm90_decode_steps;
 
-/* Where splits leave what they give: of [sequence, key head, band] SM90_DECODE_HELPERS counters;
+/* Where splits leave what they give: of [sequence, band, key head] SM90_DECODE_HELPERS counters;
  * over [sequence, key head, split, row] the sums, and the largest logits with their sums of
  * weights. */
 typedef struct sm90_decode_parts {
@@ -132,7 +132,7 @@ typedef struct sm90_decode_call {
     int64_t table_row, table_page;
     int32_t sequences, k_heads, group;
     int32_t tokens, row_tokens;        /* the most of a sequence, and those of a row */
-    int32_t bands;                     /* the most of a sequence */
+    int32_t band_heads;                /* key heads times the most bands of a sequence */
     int32_t part_tokens;               /* of which each sequence has room in parts; 0: of its own */
     int32_t pages, page_chunks;        /* of the cache; chunks of a page */
     int32_t capacity;                  /* most keys of a sequence */

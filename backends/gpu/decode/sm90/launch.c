@@ -114,7 +114,7 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
         .group = (int32_t)(sizes->q_heads / sizes->k_heads),
         .tokens = (int32_t)sizes->tokens,
         .row_tokens = (int32_t)a->rope.tokens,
-        .bands = (int32_t)gpu_decode_sm90_bands(sizes),
+        .band_heads = (int32_t)(sizes->k_heads * gpu_decode_sm90_bands(sizes)),
         .capacity = (int32_t)sizes->k_tokens,
         .flags = (t->rope.position.wide ? SM90_DECODE_WIDE_LENGTHS : 0) |
                  (l->problem->attention->mask == ROPE_MASK_CAUSAL ? SM90_DECODE_CAUSAL : 0),
@@ -208,8 +208,8 @@ gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
         return cudaErrorInvalidValue;
     gpu_decode_sizes seen = sizes; /* of a window, with the rest of its first and last chunk */
     seen.k_tokens = gpu_at_most(sizes.k_tokens, call.window + sizes.tokens + 2 * CHUNK);
-    const int64_t items = sizes.sequences * sizes.k_heads * call.bands *
-                          gpu_decode_sm90_splits(&seen, l->multiprocessors);
+    const int64_t items =
+        sizes.sequences * call.band_heads * gpu_decode_sm90_splits(&seen, l->multiprocessors);
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {k.threads, 1, 1};
     void *arguments[] = {&maps[0], &maps[1], &call};

@@ -73,10 +73,10 @@ GPU_FN bool decode_is_counter(unsigned long long x) {
     return x >> DECODE_COUNT_BITS == DECODE_MARK >> DECODE_COUNT_BITS;
 }
 
+/* head: over [band, key head]. */
 GPU_FN unsigned long long *decode_counter(const sm90_decode_call *c, int sequence, int head,
-                                          int band, int helper) {
-    return c->parts.counters +
-           (((int64_t)sequence * c->k_heads + head) * c->bands + band) * SM90_DECODE_HELPERS +
+                                          int helper) {
+    return c->parts.counters + ((int64_t)sequence * c->band_heads + head) * SM90_DECODE_HELPERS +
            helper;
 }
 
@@ -170,8 +170,8 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
                         decode_loaded<S> &x) {
     x.counter = DECODE_MARK;
     if (item.splits > 1)
-        x.counter =
-            decode_read_counter(decode_counter(c, item.sequence, item.head, item.band, helper));
+        x.counter = decode_read_counter(
+            decode_counter(c, item.sequence, item.band * c->k_heads + item.head, helper));
     x.q_offset = decode_read_offset(&c->steps[0], item.sequence);
     x.k_offset = decode_read_offset(&c->steps[1], item.sequence);
 #pragma unroll
