@@ -535,7 +535,7 @@ static one_launch generate(test_random *r) {
     o.slots = ONE_OF(r, 0, 1);
     o.sinks = ONE_OF(r, 0, 0, 1);
     o.soft_cap = ONE_OF(r, 0, 0, 0, 20);
-    o.sequences = ONE_OF(r, 1, 2, 5, 13, 40);
+    o.sequences = o.tokens * o.group > 16 ? ONE_OF(r, 1, 2, 5) : ONE_OF(r, 1, 2, 5, 13, 40);
     o.places = ONE_OF(r, 40, 300, 1000, 2048);
     o.dim = ONE_OF(r, 64, 128);
     o.store = ONE_OF(r, 0, 0, ROPE_F8E4M3, ROPE_I8);

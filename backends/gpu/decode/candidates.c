@@ -113,7 +113,7 @@ static rope_status workspace_of(const void *problem, const void *kernel, const v
 
 /* Whether a call takes the kernel, and was given the workspace that it then needs. */
 static int takes(const decode_state *state, const rope_decode_call *call) {
-    return gpu_decode_sm90_fits(&state->problem, call) &&
+    return gpu_decode_sm90_fits(&state->problem, call, state->on.multiprocessors) &&
            gpu_decode_sm90_workspace_of(&state->problem, call, state->on.multiprocessors) <=
                call->attention.workspace_bytes;
 }

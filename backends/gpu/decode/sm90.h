@@ -28,7 +28,8 @@ int gpu_decode_sm90_runs(int32_t device);
 const char *gpu_decode_sm90_decline(const rope_decode_problem *problem);
 
 /* Whether a call takes it. */
-int gpu_decode_sm90_fits(const rope_decode_problem *problem, const rope_decode_call *call);
+int gpu_decode_sm90_fits(const rope_decode_problem *problem, const rope_decode_call *call,
+                         int multiprocessors);
 
 /* Bytes of workspace that calls of these sizes need, or of fewer sequences, tokens and keys; 0
  * where none takes the kernel. */

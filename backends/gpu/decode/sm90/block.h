@@ -12,7 +12,7 @@
 #define DECODE_LOWEST (-3.40282347e38f)
 
 /* Numbers of a kernel of so many rows, and elements of heads, of which a cache may have codes. */
-template <int ROWS_, int DIM_, int CODES_> struct decode_shape {
+template <int ROWS_, int DIM_, int CODES_, int BANDS_> struct decode_shape {
     enum {
         ROWS = ROWS_,
         DIM = DIM_,
@@ -21,7 +21,7 @@ template <int ROWS_, int DIM_, int CODES_> struct decode_shape {
         STAGES = SM90_DECODE_STAGES_OF(DIM, CODES),
         TOKENS = SM90_DECODE_TOKENS_OF(ROWS),
         TILES = ROWS > 8 ? ROWS / 8 : 1, /* of 8 rows, in products */
-        HAS_BANDS = ROWS == SM90_DECODE_ROWS,
+        HAS_BANDS = BANDS_,
         REREADS = TILES > 1 || CODES,      /* queries, for each chunk: registers are few */
         STEPS = DIM / 16,                  /* of products */
         LANES = DIM / 4,                   /* that share a head */

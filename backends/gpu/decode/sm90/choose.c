@@ -218,7 +218,16 @@ int gpu_decode_sm90_encode(const rope_decode_problem *p, const rope_decode_call 
                            gpu_decode_sm90_store(p) ? 1 : v.view.dim / 64);
 }
 
-int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *call) {
+/* Each band reads all keys: many are slower than tiles of all rows, unless the host does not know
+ * how long packed sequences are. */
+static int are_few(const gpu_decode_sizes *s, int packed, int multiprocessors) {
+    const int64_t bands = gpu_decode_sm90_bands(s);
+    return bands == 1 || (packed && bands == 2) ||
+           2 * bands * s->k_heads * s->sequences <= 3 * multiprocessors;
+}
+
+int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *call,
+                         int multiprocessors) {
     const rope_append_call *a = &call->append;
     const rope_attention_call *t = &call->attention;
     const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(p, call);
@@ -226,7 +235,8 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     if (!fits_sizes(&sizes) || t->tree_keys > MOST || t->q_lengths || !t->k_lengths ||
         a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
         return 0;
-    if (a->rope.tokens > MOST)
+    if (a->rope.tokens > MOST ||
+        !are_few(&sizes, a->rope.position.cu_seqlens != NULL, multiprocessors))
         return 0;
     if (sizes.k_tokens > (int64_t)MOST_CHUNKS * CHUNK || t->table_pages > MOST / size ||
         t->pages > MOST / (page_chunks * CHUNK) ||

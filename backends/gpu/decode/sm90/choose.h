@@ -31,7 +31,9 @@ static inline int gpu_decode_sm90_spans(const rope_attention_problem *p) {
 }
 
 static inline int32_t gpu_decode_sm90_instance(int64_t rows, int64_t tokens) {
-    return rows > 8 || tokens > SM90_DECODE_TOKENS_OF(8) ? 2 : rows > 4;
+    return rows > SM90_DECODE_ROWS                         ? 3
+           : rows > 8 || tokens > SM90_DECODE_TOKENS_OF(8) ? 2
+                                                           : rows > 4;
 }
 
 gpu_decode_sizes gpu_decode_sm90_sizes(const rope_decode_problem *p, const rope_decode_call *call);

@@ -4,7 +4,8 @@
 #define KERNELS(dtype, dim)                                                                        \
     {                                                                                              \
         GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(1), dim, 1>),                        \
-            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(2), dim, 1>)                     \
+            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(2), dim, 1>),                    \
+            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(2), dim, 1, 1>)                  \
     }
 const void *const gpu_decode_sm90_codes[2][SM90_DECODE_DIMS][SM90_DECODE_CODES] = {
     {KERNELS(ROPE_F16, SM90_DECODE_DIM_OF(0)), KERNELS(ROPE_F16, SM90_DECODE_DIM_OF(1))},

@@ -5,7 +5,8 @@
     {                                                                                              \
         GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(0), dim, 0>),                        \
             GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(1), dim, 0>),                    \
-            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(2), dim, 0>)                     \
+            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(2), dim, 0>),                    \
+            GPU_KERNEL(gpu_decode_sm90<dtype, SM90_DECODE_ROWS_OF(2), dim, 0, 1>)                  \
     }
 const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_DIMS][SM90_DECODE_INSTANCES] = {
     {KERNELS(ROPE_F16, SM90_DECODE_DIM_OF(0)), KERNELS(ROPE_F16, SM90_DECODE_DIM_OF(1))},

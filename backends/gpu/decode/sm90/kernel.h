@@ -32,12 +32,12 @@ template <class S> GPU_FN void decode_clear_queries(const decode_block<S> &b, in
         ((uint32_t *)(void *)b.queries)[i] = 0;
 }
 
-template <int DTYPE, int ROWS, int DIM, int CODES>
+template <int DTYPE, int ROWS, int DIM, int CODES, int BANDS = 0>
 __global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS, CODES), 1)
     gpu_decode_sm90(const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,
                     GPU_PARAMETER sm90_decode_call call) {
     extern __shared__ __align__(1024) char decode_memory[];
-    typedef decode_shape<ROWS, DIM, CODES> S;
+    typedef decode_shape<ROWS, DIM, CODES, BANDS> S;
     const decode_block<S> b = decode_block_of<S>(decode_memory, &call);
     const int warp = __shfl_sync(~0u, (int)(threadIdx.x / 32), 0), lane = decode_lane(),
               helper = warp - S::WARPS, joiner = helper - SM90_DECODE_HELPERS;

@@ -24,8 +24,8 @@ enum {
     SM90_DECODE_BANDS = 8,     /* most of a key head */
     SM90_DECODE_SPLITS = 64,   /* most splits of a sequence */
     SM90_DECODE_DIMS = 2,      /* kernels by elements of heads: 64, 128 */
-    SM90_DECODE_INSTANCES = 3, /* of those, by rows: 4, 8, 16 */
-    SM90_DECODE_CODES = 2      /* of those of caches of 8 bits: 8, 16 */
+    SM90_DECODE_INSTANCES = 4, /* of those, by rows: 4, 8, 16, bands of 16 */
+    SM90_DECODE_CODES = 3      /* of those of caches of 8 bits: 8, 16, bands of 16 */
 };
 
 /* Items whose queries, and whose sums, are in shared memory at a time. */

@@ -172,10 +172,10 @@ static kernel kernel_of(const rope_decode_problem *p, int32_t instance) {
     const void *const *elements = gpu_decode_sm90_kernels[bf16][wide],
                       *const *codes = gpu_decode_sm90_codes[bf16][wide];
     if (gpu_decode_sm90_store(p))
-        return instance < 2 ? KERNEL(codes, 0, 8, dim, 1) : KERNEL(codes, 1, 16, dim, 1);
+        return instance < 2 ? KERNEL(codes, 0, 8, dim, 1) : KERNEL(codes, instance - 1, 16, dim, 1);
     return instance == 0   ? KERNEL(elements, 0, 4, dim, 0)
            : instance == 1 ? KERNEL(elements, 1, 8, dim, 0)
-                           : KERNEL(elements, 2, 16, dim, 0);
+                           : KERNEL(elements, instance, 16, dim, 0);
 }
 
 int gpu_decode_sm90_runs(int32_t device) {
