@@ -218,12 +218,12 @@ int gpu_decode_sm90_encode(const rope_decode_problem *p, const rope_decode_call 
                            gpu_decode_sm90_store(p) ? 1 : v.view.dim / 64);
 }
 
-/* Each band reads all keys: many are slower than tiles of all rows, unless the host does not know
- * how long packed sequences are. */
+/* Each band reads all keys: many are slower than tiles of all rows, which take long where sequences
+ * are packed. */
 static int are_few(const gpu_decode_sizes *s, int packed, int multiprocessors) {
     const int64_t bands = gpu_decode_sm90_bands(s);
-    return bands == 1 || (packed && bands == 2) ||
-           2 * bands * s->k_heads * s->sequences <= 3 * multiprocessors;
+    return bands == 1 ||
+           2 * bands * s->k_heads * s->sequences <= (packed ? 16 : 3) * multiprocessors;
 }
 
 int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *call,
