@@ -234,12 +234,13 @@ GPU_FN void decode_take(const decode_block<S> &b, int joiner, uint32_t turn, dec
 /* Joiners: all that they are handed on. Helpers, which are below 0 of these: their block's last
  * split. */
 template <int DTYPE, class S> GPU_FN void decode_join(const decode_block<S> &b, int joiner) {
-    const int helper = joiner + SM90_DECODE_HELPERS, lane = decode_lane();
-    decode_split *taken = &b.header->joined[helper];
+    const int lane = decode_lane();
     for (uint32_t turn = 0;; turn++) {
+        const int own = gpu_opaque(joiner), helper = own + SM90_DECODE_HELPERS; /* addresses anew */
+        decode_split *taken = &b.header->joined[helper];
         if (joiner >= 0)
-            decode_take<S>(b, joiner, turn, taken);
-        const decode_split &split = *taken;
+            decode_take<S>(b, own, turn, taken);
+        const decode_split split = *taken;
         if (split.splits > 1)
             decode_count_and_join<DTYPE, S>(
                 b.call, split, joiner < 0 ? lane == helper : lane < SM90_DECODE_HELPERS);
