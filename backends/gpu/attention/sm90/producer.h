@@ -196,9 +196,12 @@ GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t
 template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
     const int32_t *none = b.schedule->none;
     int32_t next = careful ? 0 : none && *none ? b.schedule->tiles : (int32_t)blockIdx.x;
+    const int first = n;
 #pragma unroll 1
     while (sm90_find_one<T>(b, n, careful, next)->head >= 0) {
-        gpu_wait_for_last(); /* the first tile may be known without it */
+        gpu_wait_for_last(); /* the first tile may be known without it, and is wanted at once */
+        if (n == first)
+            sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
         n++;
         sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
         if (!careful)
