@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from ropekit import _sdpa
 from ropekit._append import settle
-from ropekit._append_errors import CACHES, refuse_gradients
+from ropekit._append_errors import CACHES, FIXED, refuse_gradients
 from ropekit._attention import by_token, layout_for, masked, number
 from ropekit._cache import CacheLayout, pages, scales
 from ropekit._decode_errors import (
@@ -33,6 +33,7 @@ from ropekit._operators import (
     fields_of,
     implement,
     increment_version,
+    is_tracing,
 )
 
 
@@ -250,11 +251,16 @@ def _is_unread(slots: Tensor | None, text: str) -> bool:
     return slots is not None and fields_of(text).get("rotation") == "off"
 
 
-def _starts(q: Tensor, text: str, k_lengths: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """The index of the first new token of each sequence."""
-    if cu_seqlens is not None:
-        return k_lengths - cu_seqlens.diff()
-    return k_lengths - q.shape[_sdpa.TOKENS[layout_for(q, text)]]
+def _starts(q: Tensor, text: str, k_lengths: Tensor, cu_seqlens: Tensor | None) -> Tensor | None:
+    """The index of each sequence's first new token; None by lists that the operator refuses."""
+    if cu_seqlens is None:
+        return k_lengths - q.shape[_sdpa.TOKENS[layout_for(q, text)]]
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in FIXED["cu_seqlens"]:
+        return None
+    fit = k_lengths.device == cu_seqlens.device and k_lengths.dim() == cu_seqlens.dim() == 1
+    if not is_tracing():  # of a trace sizes are tensors
+        fit = fit and cu_seqlens.numel() == k_lengths.numel() + 1
+    return k_lengths - cu_seqlens.diff() if fit else None
 
 
 def _call(arguments: Any, results: Any) -> Tensor:

@@ -220,6 +220,8 @@ def test_compiles_without_a_break(backend: str, device: str) -> None:
 Q, K, V = (x.contiguous() for x in tokens_of("cpu"))
 CACHES: Any = caches_of("cpu")
 GIVEN: dict[str, Any] = {"q": Q, "k": K, "v": V, "k_lengths": lengths_of("cpu"), **CACHES}
+BOUNDS = torch.tensor([0, 1, 1, 3])
+PACKED: dict[str, Any] = {"q": Q[:, 0], "k": K[:, 0], "v": V[:, 0], "cu_seqlens": BOUNDS}
 ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "k_lengths is NoneType; allowed is a tensor", {"k_lengths": None}),
     (TypeError, "v is NoneType; allowed is a tensor", {"v": None}),
@@ -253,6 +255,18 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "max_seqlen_q is 0; allowed is > 0, or None", {"max_seqlen_q": 0}),
     (ValueError, "max_seqlen_q is 8; allowed is None without cu_seqlens", {"max_seqlen_q": 8}),
 ]  # fmt: skip
+PACKED_ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (TypeError, "cu_seqlens is list; allowed is a tensor", {"cu_seqlens": [0, 1, 1, 3]}),
+    (TypeError, "cu_seqlens is torch.bool; allowed is torch.int32 or", {
+        "cu_seqlens": BOUNDS.bool()}),
+    (ValueError, "cu_seqlens has 2 dimensions or gaps", {"cu_seqlens": BOUNDS[None]}),
+    (ValueError, "block_table has 3 rows; allowed is 2", {"cu_seqlens": BOUNDS[1:]}),
+    (ValueError, "k_lengths has 1 entries; allowed is 3", {"k_lengths": torch.tensor([6])}),
+    (ValueError, "k_lengths has 2 dimensions or gaps", {"k_lengths": BOUNDS[None, 1:]}),
+    (ValueError, r"cu_seqlens\[1\] is 3 and cu_seqlens\[2\] is 1", {
+        "cu_seqlens": BOUNDS[[0, 3, 1, 3]], "max_seqlen_q": 3}),
+]  # fmt: skip
+ERRORS += [(kind, words, PACKED | options) for kind, words, options in PACKED_ERRORS]
 
 
 @pytest.mark.parametrize("kind, words, options", ERRORS)
