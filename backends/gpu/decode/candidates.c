@@ -75,6 +75,7 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
         {"cache_starts", a->starts},
         {"k_lengths", t->k_lengths},
         {"sinks", t->sinks},
+        {"tree_bits", t->tree_bits},
         {"out.data", t->out},
         {"lse", t->lse},
         {"workspace", t->workspace_bytes ? work->workspace : NULL},
