@@ -29,13 +29,19 @@ static rope_desc describe(int32_t device, int kind) {
     return desc;
 }
 
-void fixture_open(fixture *f, int32_t device, int kind) {
-    memset(f, 0, sizeof *f);
-    f->desc = describe(device, kind);
-    rope_status status = rope_device_open(GPU_BACKEND_NAME, device, &f->device);
+rope_device *fixture_device(int32_t index) {
+    rope_device *device = NULL;
+    const rope_status status = rope_device_open(GPU_BACKEND_NAME, index, &device);
     if (!test_requires(GPU_BACKEND_NAME) && status != ROPE_OK)
         SKIP("%s", rope_last_error());
     CHECK_STATUS(ROPE_OK, status);
+    return device;
+}
+
+void fixture_open(fixture *f, int32_t device, int kind) {
+    memset(f, 0, sizeof *f);
+    f->desc = describe(device, kind);
+    f->device = fixture_device(device);
     for (int i = 0; i < FIXTURE_ELEMENTS; i++)
         f->in[i] = (uint16_t)(0x3f00 + i * 2654435761u % 0x200); /* 0.5 to 2 */
     void *memory = NULL;

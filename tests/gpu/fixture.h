@@ -29,6 +29,7 @@ typedef struct fixture {
 } fixture;
 
 /* Skips the test where the device is missing, unless ROPE_TEST_REQUIRE names the backend. */
+rope_device *fixture_device(int32_t index);
 void fixture_open(fixture *f, int32_t device, int kind);
 void fixture_close(fixture *f);
 

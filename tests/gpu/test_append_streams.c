@@ -1,7 +1,6 @@
 /* A captured call of "append" reads positions, places and scales that are there when it is
  * replayed. */
 #include "tests/gpu/fixture.h"
-#include "tests/support/required.h"
 
 #include <ropekit/append.h>
 
@@ -150,23 +149,19 @@ static void replay_rounds(gpuGraphExec_t exec, gpuStream_t stream, append_memory
 
 static void replay(const char *kernel, captured what) {
     const rope_append_desc desc = describe(kernel, what);
-    rope_device *device;
+    rope_device *device = fixture_device(0);
     rope_plan *plan = NULL;
     void *memory;
     gpuStream_t stream;
     gpuGraph_t graph;
     gpuGraphExec_t exec;
-    rope_status status = rope_device_open(GPU_BACKEND_NAME, 0, &device);
-    if (!test_requires(GPU_BACKEND_NAME) && status != ROPE_OK)
-        SKIP("%s", rope_last_error());
-    CHECK_STATUS(ROPE_OK, status);
     CHECK_STATUS(ROPE_OK, rope_append_plan_create(&desc, &plan));
     CHECK_STATUS(ROPE_OK, rope_device_alloc(device, sizeof(append_memory), &memory));
     CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
     rope_append_args args = args_on(memory, what);
     args.rope.stream = stream;
     CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
-    status = rope_append(plan, &args);
+    const rope_status status = rope_append(plan, &args);
     CHECK_GPU(gpuStreamEndCapture(stream, &graph));
     CHECK_STATUS(ROPE_OK, status);
     CHECK_GPU(gpuGraphInstantiate(&exec, graph));

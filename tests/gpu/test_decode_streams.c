@@ -2,7 +2,6 @@
  * that are there then, and gives the bits of a call. */
 #include "tests/gpu/fixture.h"
 #include "tests/support/random.h"
-#include "tests/support/required.h"
 
 #include <ropekit/decode.h>
 
@@ -96,16 +95,12 @@ static rope_plan *plan_of(size_t *bytes) {
 
 TEST(streams, decode_graphs_replay_with_other_lengths) {
     static step given, called, replayed;
-    rope_device *device;
+    rope_device *device = fixture_device(0);
     size_t bytes;
     void *at[2], *workspace[2];
     gpuStream_t stream;
     gpuGraph_t graph;
     gpuGraphExec_t exec;
-    rope_status status = rope_device_open(GPU_BACKEND_NAME, 0, &device);
-    if (!test_requires(GPU_BACKEND_NAME) && status != ROPE_OK)
-        SKIP("%s", rope_last_error());
-    CHECK_STATUS(ROPE_OK, status);
     rope_plan *plan = plan_of(&bytes);
     for (int i = 0; i < 2; i++) {
         CHECK_STATUS(ROPE_OK, rope_device_alloc(device, sizeof given, &at[i]));
@@ -115,7 +110,7 @@ TEST(streams, decode_graphs_replay_with_other_lengths) {
     const rope_decode_args call = args_of(at[0], workspace[0], bytes, stream),
                            captured = args_of(at[1], workspace[1], bytes, stream);
     CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
-    status = rope_decode(plan, &captured);
+    const rope_status status = rope_decode(plan, &captured);
     CHECK_GPU(gpuStreamEndCapture(stream, &graph));
     CHECK_STATUS(ROPE_OK, status);
     CHECK_GPU(gpuGraphInstantiate(&exec, graph));
