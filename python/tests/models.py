@@ -98,11 +98,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64},
     ),
     "deepseek_v3": ("DeepseekV3ForCausalLM", MLA | {"rope_parameters": YARN}),
-    "deepseek_v2": ("DeepseekV2ForCausalLM", MLA | {"rope_parameters": YARN}),
+    # Of complex numbers 16 or more, else a patch keeps the model's own function on a CPU.
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        MLA | {"qk_rope_head_dim": 32, "rope_parameters": YARN},
+    ),
     "llama4": (
         "Llama4ForCausalLM",
         {
-            "head_dim": 16,
+            "head_dim": 32,
             "intermediate_size_mlp": 96,
             "num_local_experts": 4,
             "attention_chunk_size": 64,
