@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -327,11 +328,11 @@ def agrees(
     trials: of whole heads, with tables of both types, and of a part of each head, where the
     original takes that."""
     wide = torch.promote_types(dtype, torch.float32)
-    trials = [
-        _agrees(original, form, dtype, device, pairs=pairs, table_dtype=table_dtype)
-        for pairs, table_dtype in ((16, dtype), (16, wide), (4, dtype))
-    ]
-    return trials[0] is trials[1] is True and trials[2] is not False
+
+    def trial(pairs: int, table: torch.dtype) -> bool | None:
+        return _agrees(original, form, dtype, device, pairs=pairs, table_dtype=table)
+
+    return all(trial(16, x) for x in {dtype, wide}) and trial(4, dtype) is not False
 
 
 def _trial(
@@ -405,8 +406,18 @@ def find_form(original: Callable[..., Any], device: str = "cpu") -> Form | None:
         return next((form for form in candidates if fits(form)), None)
 
 
+_known: WeakKeyDictionary[Callable[..., Any], dict[str, Form]] = WeakKeyDictionary()
+
+
 def find_forms(original: Callable[..., Any]) -> dict[str, Form]:
-    """Forms by the type of a device, on which the rounding of complex products depends."""
+    """Forms by the type of a device, on which the rounding of complex products depends. A function
+    is tried once."""
+    if original not in _known:
+        _known[original] = _try_forms(original)
+    return _known[original]
+
+
+def _try_forms(original: Callable[..., Any]) -> dict[str, Form]:
     form = find_form(original)
     if form is None or not form.complex_layout:
         return {_ANY: form} if form else {}

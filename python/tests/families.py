@@ -13,6 +13,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,18 +103,26 @@ def classes(module: ModuleType) -> list[Any]:
     return list(dict.fromkeys(item for _, _, item in sorted(found, key=lambda row: row[:2])))
 
 
-def make(model_class: Any, variant: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
-    """A model with few parameters, from a fixed seed."""
+@cache
+def configuration(model_class: Any, variant: int) -> Any:
+    """Of a model with few parameters."""
     kind = model_class.config_class
     known = set(inspect.signature(kind.__init__).parameters)
     known |= {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
     known -= set(getattr(kind, "attribute_map", {}))
-    fields = {name: x for name, x in (SMALL | variant).items() if name in known and x is not None}
+    given = (SMALL | VARIANTS[variant]).items()
+    fields = {name: x for name, x in given if name in known and x is not None}
     config = kind(**copy.deepcopy(fields))
     with torch.device("meta"):
-        model = model_class._from_config(config, dtype=dtype, attn_implementation=attention)
+        model = model_class._from_config(copy.deepcopy(config), attn_implementation="eager")
     if sum(x.numel() for x in model.parameters()) > MOST:
         raise ValueError("too many parameters")
+    return config
+
+
+def make(model_class: Any, variant: int, dtype: torch.dtype, attention: str) -> Any:
+    """The model of a variant, from a fixed seed."""
+    config = copy.deepcopy(configuration(model_class, variant))
     torch.manual_seed(0)
     model = model_class._from_config(config, dtype=dtype, attn_implementation=attention)
     return model.eval()
@@ -163,11 +172,11 @@ def recipe(module: ModuleType) -> tuple[str, str]:
     the first that rotates, if there is one."""
     found = []
     for model_class in classes(module):
-        for index, variant in enumerate(VARIANTS):
+        for variant in range(len(VARIANTS)):
             with suppress(Exception):  # whatever the model misses
                 model = make(model_class, variant, torch.float32, "eager")
                 run(model)
-                found.append((model_class.__name__, str(index)))
+                found.append((model_class.__name__, str(variant)))
                 if rotates(model):
                     return found[-1]
     return found[0] if found else ("-", "-")
@@ -181,7 +190,7 @@ def compare(model_class: Any, variant: int) -> Iterator[str]:
         if (dtype, autocast) in done:
             continue
         try:
-            model = make(model_class, VARIANTS[variant], dtype, attention)
+            model = make(model_class, variant, dtype, attention)
             with contiguous_results(module):
                 expected = run(model, autocast)
         except Exception:

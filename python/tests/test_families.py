@@ -54,8 +54,8 @@ def test_attention_is_eagers_or_refused(family: str) -> None:
     _, name, variant, *_ = BY_NAME[family].split("\t")
     if name == "-":
         pytest.skip("no small model of it reads text")
-    kind, fields = getattr(MODULES[family], name), families.VARIANTS[int(variant)]
-    model = families.make(kind, fields, torch.float32, "eager")
+    kind = getattr(MODULES[family], name)
+    model = families.make(kind, int(variant), torch.float32, "eager")
     widen(model)
     try:
         expected = visible(model)
