@@ -94,13 +94,16 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
     "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
     "%126, %127"
 
-/* n: columns. a, b, last: operands behind the sums. */
+/* n: columns. a, b, last: operands behind the sums. rows: "1" where rows of b lie side by side. */
 #define SM90_PRODUCT_OF_SHARED(type, n, sums, a0, b0, last)                                        \
+    SM90_PRODUCT_BY_ROWS(type, n, sums, a0, b0, last, "0")
+#define SM90_PRODUCT_BY_ROWS(type, n, sums, a0, b0, last, rows)                                    \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %" last ", 0; "                                   \
                  "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                    \
-                 " {" SM90_REGISTERS_##sums "}, %" a0 ", %" b0 ", p, 1, 1, 0, 0; }"                \
+                 " {" SM90_REGISTERS_##sums "}, %" a0 ", %" b0 ", p, 1, 1, 0, " rows "; }"         \
                  : SM90_SUMS_##sums(d)                                                             \
                  : "l"(a), "l"(b), "r"(adds))
+#define SM90_SCORES_64(type) SM90_PRODUCT_OF_SHARED(type, "64", 32, "32", "33", "34")
 #define SM90_SCORES_80(type) SM90_PRODUCT_OF_SHARED(type, "80", 40, "40", "41", "42")
 #define SM90_SCORES_128(type) SM90_PRODUCT_OF_SHARED(type, "128", 64, "64", "65", "66")
 
@@ -130,11 +133,27 @@ template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[40], uint64_t a, uint6
         SM90_SCORES_80("f16");
 }
 
+template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[32], uint64_t a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_SCORES_64("bf16");
+    else
+        SM90_SCORES_64("f16");
+}
+
 template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
         SM90_SCORES_128("bf16");
     else
         SM90_SCORES_128("f16");
+}
+
+/* The same of a b whose rows lie side by side. */
+template <int DTYPE>
+GPU_FN void sm90_multiply_by_rows(float (&d)[64], uint64_t a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_PRODUCT_BY_ROWS("bf16", "128", 64, "64", "65", "66", "1");
+    else
+        SM90_PRODUCT_BY_ROWS("f16", "128", 64, "64", "65", "66", "1");
 }
 
 /* The product of an a in registers; rows of b lie side by side in shared memory. */
@@ -177,7 +196,9 @@ GPU_FN void sm90_multiply(float (&d)[128], const uint32_t *a, uint64_t b, int ad
 #undef SM90_PRODUCT_OF_REGISTERS
 #undef SM90_SCORES_128
 #undef SM90_SCORES_80
+#undef SM90_SCORES_64
 #undef SM90_PRODUCT_OF_SHARED
+#undef SM90_PRODUCT_BY_ROWS
 #undef SM90_REGISTERS_128
 #undef SM90_REGISTERS_96
 #undef SM90_REGISTERS_64
