@@ -15,6 +15,7 @@ typedef struct gpu_attention_state {
     int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
     int32_t splits;       /* sequences of few queries take the kernel of splits */
     int32_t wide_heads;   /* all take the kernel of wide heads; `tiles` is GPU_GENERIC then */
+    const void *latent;   /* the kernel of latent attention of sm90/, or NULL */
     const void *sm90;     /* the kernel of sm90/, or NULL: the plan has none */
     int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
 } gpu_attention_state;

@@ -51,6 +51,12 @@ static gpuError_t load_sm90(gpu_attention_state *state, const rope_attention_pro
     return gpu_sm90_load(problem);
 }
 
+static gpuError_t load_latent(gpu_attention_state *state, int32_t device) {
+    int32_t early;
+    state->latent = gpu_sm90_latent_kernel(&state->problem, device);
+    return state->latent ? gpu_kernels_load(&state->latent, 1, &early) : gpuSuccess;
+}
+
 static gpuError_t load_gather(const gpu_attention_state *state) {
     int32_t early;
     return state->tiles == GPU_GENERIC
@@ -69,6 +75,8 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *problem
         (void)gpu_tiles_decline(problem, &state->tiles);
     if (error == gpuSuccess && self->data == sm90)
         error = load_sm90(state, problem, device);
+    if (error == gpuSuccess && state->wide_heads)
+        error = load_latent(state, device);
     if (error == gpuSuccess)
         error = load_gather(state);
     return error == gpuSuccess ? allow_shared(state) : error;

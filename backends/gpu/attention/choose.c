@@ -51,6 +51,9 @@ gpu_attention_function gpu_attention_function_of(const gpu_attention_state *stat
               is_generic = kernel == GPU_ATTEND_GENERIC || kernel == GPU_ATTEND_GENERIC_FEW;
     if (kernel == GPU_JOIN_SPLITS)
         return (gpu_attention_function){state->kernels->join, 0, 0};
+    if (kernel == GPU_ATTEND_LATENT)
+        return (gpu_attention_function){state->latent, GPU_SM90_LATENT_ROWS,
+                                        GPU_SM90_LATENT_SHARED};
     if (state->wide_heads)
         return kernel == GPU_ATTEND_WIDE_HEADS
                    ? (gpu_attention_function){state->kernels->wide_heads, GPU_LATENT_ROWS,
@@ -144,6 +147,17 @@ static int may_have_ones(const rope_attention_call *call) {
 /* Blocks of a multiprocessor where lengths that lie on the device decide whether there is work. */
 enum { BLOCKS_EACH = 4 };
 
+/* latent: where wide_heads would have sequences of few queries, and the device is of sm_90. */
+static void take_latent(const gpu_attention_state *state, const rope_attention_call *call,
+                        gpu_attention_choice *c) {
+    const int64_t group = call->rope.tensor[0].heads / call->k.heads,
+                  blocks = c->few.x / GPU_LATENT_TILES(group) * GPU_SM90_LATENT_BLOCKS(group);
+    if (state->latent && gpu_sm90_latent_fits(&state->problem, call, c->few.fits, blocks)) {
+        c->few.kernel = GPU_ATTEND_LATENT;
+        c->few.x = blocks;
+    }
+}
+
 /* all: no sequence has more queries. */
 static void choose_few(const gpu_attention_state *state, const rope_attention_call *call, int all,
                        int32_t fits, gpu_attention_choice *c) {
@@ -166,6 +180,8 @@ static void choose_few(const gpu_attention_state *state, const rope_attention_ca
         c->parts.skips = 1; /* maybe no sequence is split */
         c->few.x = BLOCKS_EACH * state->on.multiprocessors;
     }
+    if (kernel == GPU_ATTEND_WIDE_HEADS)
+        take_latent(state, call, c);
     if (c->parts.splits > 1)
         c->join = by_heads ? GPU_JOIN_DECODE : GPU_JOIN_SPLITS;
 }
@@ -245,6 +261,7 @@ const char *gpu_attention_name(const gpu_attention_choice *choice) {
         [GPU_ATTEND_WIDE_HEADS] = NAME("wide_heads"), [GPU_ATTEND_TILES] = NAME("tiles"),
         [GPU_ATTEND_PROMPT] = NAME("prompt"),         [GPU_ATTEND_SPLITS] = NAME("splits"),
         [GPU_ATTEND_DECODE] = NAME("decode"),         [GPU_ATTEND_SM90] = NAME("sm90"),
+        [GPU_ATTEND_LATENT] = NAME("latent"),
     };
     static const char *const behind_splits[GPU_ATTEND_KERNELS] = {
         [GPU_ATTEND_NONE] = NAME("splits"),

@@ -12,6 +12,7 @@ enum {
     GPU_ATTEND_GENERIC,
     GPU_ATTEND_GENERIC_FEW, /* generic, in blocks of fewer rows */
     GPU_ATTEND_WIDE_HEADS,
+    GPU_ATTEND_LATENT, /* wide_heads of few queries, by the instructions of sm_90a */
     GPU_ATTEND_TILES,
     GPU_ATTEND_PROMPT,
     GPU_ATTEND_SM90, /* prompt, by the instructions of sm_90a */

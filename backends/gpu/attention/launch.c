@@ -102,6 +102,17 @@ static gpuError_t attend_sm90(launches *l, const gpu_attending *a) {
     return gpu_sm90_launch(&call);
 }
 
+static gpuError_t attend_few(launches *l, const gpu_attention_choice *c) {
+    if (c->few.kernel != GPU_ATTEND_LATENT)
+        return start(l, &c->few, &c->parts);
+    const gpu_sm90_call call = {.problem = &l->state->problem,
+                                .call = &l->call,
+                                .failed = l->failed,
+                                .early = gpu_next_early(l),
+                                .stream = l->stream};
+    return gpu_sm90_latent_launch(l->state->latent, &call, &c->parts, c->few.x);
+}
+
 /* Blocks that gather on a multiprocessor. */
 enum { GATHERERS = 16 };
 
@@ -138,7 +149,7 @@ static gpuError_t attend(launches *l, const gpu_attention_choice *c) {
         return attend_decode(l, c);
     gpuError_t error = c->ones ? attend_decode(l, c) : gpuSuccess;
     if (error == gpuSuccess)
-        error = start(l, &c->few, &c->parts);
+        error = attend_few(l, c);
     if (error == gpuSuccess && c->join)
         error = join(l, &c->parts);
     if (error == gpuSuccess && c->rest.kernel == GPU_ATTEND_SM90)

@@ -3,6 +3,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_H
 #define ROPEKIT_GPU_ATTENTION_SM90_H
 
+#include "backends/gpu/attention/kernels.h"
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/platform/runtime.h"
 #include "common/math/attention.h"
@@ -22,6 +23,14 @@ enum { GPU_SM90_ROWS = 128, SM90_HEADER = 2048 };
     (SM90_HEADER + 2 * GPU_SM90_ROWS * GPU_SM90_QUERIES(dim) * (dim) +                             \
      4 * GPU_SM90_KEYS(dim) * ((dim) + (v_dim)) +                                                  \
      (GPU_SM90_QUERIES(dim) == 2 ? 2 * GPU_SM90_ROWS * (v_dim) : 0))
+
+/* Latent attention of few queries: a block has heads of one query, a key head
+ * GPU_SM90_LATENT_BLOCKS of them, and a header, queries and two tiles of keys in shared memory. */
+enum {
+    GPU_SM90_LATENT_ROWS = 64,
+    GPU_SM90_LATENT_SHARED = SM90_HEADER + 3 * 64 * 2 * ROPE_MAX_ATTENTION_HEAD_DIM
+};
+#define GPU_SM90_LATENT_BLOCKS(group) (((group) + GPU_SM90_LATENT_ROWS - 1) / GPU_SM90_LATENT_ROWS)
 
 /* Device memory that a launch writes to, at multiples of 16. */
 typedef struct gpu_sm90_memory {
@@ -90,6 +99,18 @@ int gpu_sm90_may_gather(const rope_attention_problem *problem, const gpu_attenti
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 
+/* The kernel of latent attention, of heads of 576 elements with values of 512 in pages of 16 n
+ * tokens, which are not converted; or NULL, as with a cap, a tree, a ring or keys that rotate. */
+const void *gpu_sm90_latent_kernel(const rope_attention_problem *problem, int32_t device);
+
+/* Whether a call takes it, of so many blocks. fits: GPU_TILE_. */
+int gpu_sm90_latent_fits(const rope_attention_problem *problem, const rope_attention_call *call,
+                         int32_t fits, int64_t blocks);
+
+/* Launches `kernel` of a call that fits. */
+gpuError_t gpu_sm90_latent_launch(const void *kernel, const gpu_sm90_call *call,
+                                  const gpu_attention_parts *parts, int64_t blocks);
+
 #else
 
 static inline const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device) {
@@ -138,6 +159,25 @@ static inline int gpu_sm90_may_gather(const rope_attention_problem *problem,
 
 static inline gpuError_t gpu_sm90_launch(const gpu_sm90_call *call) {
     (void)call;
+    return gpuSuccess;
+}
+
+static inline const void *gpu_sm90_latent_kernel(const rope_attention_problem *problem,
+                                                 int32_t device) {
+    (void)problem, (void)device;
+    return NULL;
+}
+
+static inline int gpu_sm90_latent_fits(const rope_attention_problem *problem,
+                                       const rope_attention_call *call, int32_t fits,
+                                       int64_t blocks) {
+    (void)problem, (void)call, (void)fits, (void)blocks;
+    return 0;
+}
+
+static inline gpuError_t gpu_sm90_latent_launch(const void *kernel, const gpu_sm90_call *call,
+                                                const gpu_attention_parts *parts, int64_t blocks) {
+    (void)kernel, (void)call, (void)parts, (void)blocks;
     return gpuSuccess;
 }
 

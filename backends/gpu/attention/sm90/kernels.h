@@ -11,19 +11,14 @@ extern "C" {
 /* One warp group of a block loads, each of two consumers multiplies 64 rows. */
 enum { SM90_ROWS = GPU_SM90_ROWS, SM90_CONSUMERS = 2, SM90_THREADS = 384 };
 
-/* The kernel of latent attention: heads of one query in a block, a key head has SM90_LATENT_BLOCKS
- * of them. */
+/* The kernel of latent attention. */
 enum {
     SM90_LATENT_DIM = 576,
     SM90_LATENT_VALUE_DIM = 512,
-    SM90_LATENT_ROWS = 64,
+    SM90_LATENT_ROWS = GPU_SM90_LATENT_ROWS,
     SM90_LATENT_KEYS = 64, /* of a tile */
     SM90_LATENT_THREADS = 512
 };
-#define SM90_LATENT_BLOCKS(group) (((group) + SM90_LATENT_ROWS - 1) / SM90_LATENT_ROWS)
-
-/* Bytes of shared memory: a header, queries and two tiles of keys. */
-enum { SM90_LATENT_SHARED = SM90_HEADER + 3 * 64 * SM90_LATENT_DIM * 2 };
 
 /* Keys that a row sees before and behind its own, and the length of chunks; SM90_FAR: all, none. */
 enum { SM90_FAR = 1 << 30 };
@@ -134,7 +129,7 @@ extern const void *const gpu_attention_sm90_norm_kernels[2];
 
 /* Of f16 and of bf16; take (CUtensorMap q, k, int keys of a copy, rope_attention_problem,
  * rope_attention_call, int32_t *failed, gpu_attention_parts); a block has an item of [sequence,
- * split, key head, query, rows] and SM90_LATENT_SHARED bytes of dynamic shared memory. */
+ * split, key head, query, rows] and GPU_SM90_LATENT_SHARED bytes of dynamic shared memory. */
 extern const void *const gpu_attention_sm90_latent_kernels[2];
 
 /* Of f16 and of bf16; take (sm90_keys_ahead, sm90_rotation, sm90_norm): a thread of

@@ -14,7 +14,7 @@ GPU_FN void sm90_latent_start(const sm90_latent_block &b) {
 /* Finds the block's work, as gpu_latent_find() does: of [split of a sequence, query, heads]. */
 GPU_FN bool sm90_latent_take(sm90_latent_block &b, const int32_t *failed) {
     gpu_attention_tile *tile = &b.header->tile;
-    const int64_t group = gpu_attention_group(b.call), blocks = SM90_LATENT_BLOCKS(group),
+    const int64_t group = gpu_attention_group(b.call), blocks = GPU_SM90_LATENT_BLOCKS(group),
                   n = blockIdx.x, first = n % blocks;
     gpu_split_work w = {};
     if (!gpu_split_find<true>(b.p, b.call, failed, *b.parts, SM90_LATENT_VALUE_DIM,
