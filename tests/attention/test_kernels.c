@@ -150,6 +150,61 @@ TEST(attention_kernels, names_of_prompts_over_8_bits) {
         SKIP("no such kernel");
 }
 
+/* Latent attention of few queries over pages, which Hopper has a kernel for. */
+static void check_name_of_latent(int64_t page_size, int32_t value_dim, int of_hopper) {
+    static const kind few = {NULL, ROPE_BF16, 576, 512, 1, 0, 0, {NULL}};
+    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    rope_attention_args args = args_of(&few);
+    rope_plan *plan = NULL;
+    device_choose(&desc.rope);
+    desc.rope.dtype = few.dtype;
+    desc.rope.head_dim = few.head_dim;
+    desc.rope.kernel = "latent";
+    desc.v_head_dim = value_dim;
+    desc.rotation = ROPE_ATTENTION_ROTATE_Q;
+    desc.cache = ROPE_CACHE_TABLE;
+    desc.page_size = page_size;
+    const rope_status status = rope_attention_plan_create(&desc, &plan);
+    if (status == ROPE_ERROR_UNSUPPORTED || status == ROPE_ERROR_INVALID_VALUE)
+        SKIP("no such kernel");
+    CHECK_STATUS(ROPE_OK, status);
+    args.rope.k.in = args.v.in = NULL;
+    args.rope.k.heads = args.v.heads = 1;
+    args.k_tokens = 0;
+    args.k_cache.data = args.v_cache.data = memory_at(2);
+    for (int i = 0; i < 5; i++)
+        args.k_cache.stride[i] = args.v_cache.stride[i] = i < 1 ? page_size * 576 : i < 4 ? 576 : 1;
+    args.block_table = memory_at(5);
+    args.k_lengths = memory_at(6);
+    args.pages = args.table_pages = 10;
+    const char *name = rope_plan_kernel_of(plan, &args);
+    CHECK(name, "%s", rope_last_error());
+    CHECK(strcmp(strchr(name, ':'), of_hopper ? ":latent" : ":wide_heads") == 0, "%s", name);
+    rope_plan_destroy(plan);
+}
+
+static int is_hopper(void) {
+    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    rope_plan *plan = NULL;
+    device_choose(&desc.rope);
+    desc.rope.dtype = ROPE_BF16;
+    desc.rope.head_dim = 128;
+    desc.rope.kernel = "sm90";
+    const int is = rope_attention_plan_create(&desc, &plan) == ROPE_OK;
+    rope_plan_destroy(plan);
+    return is;
+}
+
+TEST(attention_kernels, names_of_latent_calls_over_pages) {
+    attention_required();
+    device_not_provided("it has kernels of its own");
+    const int of_hopper = is_hopper();
+    check_name_of_latent(16, 512, of_hopper);
+    check_name_of_latent(64, 512, of_hopper);
+    check_name_of_latent(20, 512, 0);
+    check_name_of_latent(16, 256, 0);
+}
+
 /* --- of generated calls, beside what the emulated device launched --- */
 
 enum { CASES = 600 };
