@@ -161,7 +161,7 @@ static void check_name_of_latent(int64_t page_size, int32_t value_dim, int of_ho
     desc.rope.head_dim = few.head_dim;
     desc.rope.kernel = "latent";
     desc.v_head_dim = value_dim;
-    desc.rotation = ROPE_ATTENTION_ROTATE_Q;
+    desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
     desc.cache = ROPE_CACHE_TABLE;
     desc.page_size = page_size;
     const rope_status status = rope_attention_plan_create(&desc, &plan);
