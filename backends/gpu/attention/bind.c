@@ -69,11 +69,11 @@ rope_status gpu_tiles_query(const rope_attention_problem *p, const char *decline
     return ROPE_DECLINED;
 }
 
-int64_t gpu_splits_most(const rope_attention_problem *p, int64_t keys) {
-    const int64_t most = rope_keys_most(p, keys),
+int64_t gpu_splits_most(const rope_attention_problem *p, int64_t keys, int32_t longer) {
+    const int64_t most = rope_keys_most(p, keys), least = (int64_t)GPU_SPLIT_LEAST << longer,
                   few = most < GPU_SPLIT_SHORT ? most : GPU_SPLIT_SHORT,
-                  shorter = (few + GPU_SPLIT_LEAST / 2 - 1) / (GPU_SPLIT_LEAST / 2),
-                  whole = most / GPU_SPLIT_LEAST + (most % GPU_SPLIT_LEAST > 0),
+                  shorter = (few + least / 2 - 1) / (least / 2),
+                  whole = most / least + (most % least > 0),
                   larger = whole < GPU_SPLITS_MOST ? whole : GPU_SPLITS_MOST,
                   splits = larger > shorter ? larger : shorter;
     /* what is seen may begin and end within a split */

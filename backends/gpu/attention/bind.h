@@ -44,8 +44,8 @@ int64_t gpu_split_queries(const gpu_attention_state *state, int64_t group);
 rope_status gpu_tiles_query(const rope_attention_problem *problem, const char *declined,
                             int32_t shared, int32_t device, char *reason);
 
-/* Most splits that a sequence of at most so many keys uses. */
-int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys);
+/* Most splits that a sequence of at most so many keys uses; longer: of gpu_attention_parts. */
+int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys, int32_t longer);
 
 /* Whether a key may have no position. */
 int gpu_attention_may_fail(const rope_attention_problem *problem);

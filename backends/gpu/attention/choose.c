@@ -147,15 +147,22 @@ static int may_have_ones(const rope_attention_call *call) {
 /* Blocks of a multiprocessor where lengths that lie on the device decide whether there is work. */
 enum { BLOCKS_EACH = 4 };
 
-/* latent: where wide_heads would have sequences of few queries, and the device is of sm_90. */
+/* The kernel of sm_90a in the place of wide_heads. A split's results are as many bytes as hundreds
+ * of keys: it has more of those, the more where two blocks read them. */
 static void take_latent(const gpu_attention_state *state, const rope_attention_call *call,
                         gpu_attention_choice *c) {
+    const rope_attention_problem *p = &state->problem;
     const int64_t group = call->rope.tensor[0].heads / call->k.heads,
-                  blocks = c->few.x / GPU_LATENT_TILES(group) * GPU_SM90_LATENT_BLOCKS(group);
-    if (state->latent && gpu_sm90_latent_fits(&state->problem, call, c->few.fits, blocks)) {
-        c->few.kernel = GPU_ATTEND_LATENT;
-        c->few.x = blocks;
-    }
+                  each = GPU_SM90_LATENT_BLOCKS(group);
+    const int32_t longer = each > 1 ? 2 : 1;
+    const int64_t splits = gpu_splits_most(p, call->k_tokens, longer),
+                  blocks = c->few.x / c->parts.splits / GPU_LATENT_TILES(group) * splits * each;
+    if (!state->latent || !gpu_sm90_latent_fits(p, call, c->few.fits, blocks))
+        return;
+    c->few.kernel = GPU_ATTEND_LATENT;
+    c->few.x = blocks;
+    c->parts.splits = splits;
+    c->parts.longer = longer;
 }
 
 /* all: no sequence has more queries. */
@@ -234,7 +241,7 @@ void gpu_attention_choose(const gpu_attention_state *state, const rope_attention
               splits = few || (varies && gpu_split_queries(state, group) > 0);
     const int32_t fits = fits_of(state, call);
     *choice =
-        (gpu_attention_choice){.parts.splits = gpu_splits_most(&state->problem, call->k_tokens)};
+        (gpu_attention_choice){.parts.splits = gpu_splits_most(&state->problem, call->k_tokens, 0)};
     if (sizes.sequences < 1)
         return;
     if (splits)

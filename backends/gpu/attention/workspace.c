@@ -39,7 +39,7 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                   rows = p->rotates[1] && !has_k_out ? sizes->k_rows : 0,
                   q_rows =
                       gpu_attention_rotates_ahead(state, sizes) && !has_q_out ? sizes->q_rows : 0,
-                  splits = gpu_splits_most(p, sizes->k_tokens),
+                  splits = gpu_splits_most(p, sizes->k_tokens, 0),
                   parts = state->splits && splits > 1 ? sizes->sequences : 0;
     const double gathered = gathers(state, sizes) ? gpu_attention_gathered(p, sizes) : 0;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;

@@ -25,7 +25,7 @@ GPU_FN bool sm90_latent_take(sm90_latent_block &b, const int32_t *failed) {
         return false;
     const rope_key_range seen =
         gpu_within(rope_keys_seen(b.p, &tile->s, rope_query_index(&tile->s, b.query)),
-                   gpu_split_of(b.p, &tile->s, w.split));
+                   gpu_split_of(b.p, &tile->s, w.split, b.parts->longer));
     const int64_t base = seen.begin / SM90_LATENT_KEYS * SM90_LATENT_KEYS,
                   head = first * SM90_LATENT_ROWS;
     b.base = (int)base;
