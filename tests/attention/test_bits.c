@@ -87,9 +87,13 @@ static int is_in_vectors(const void *data, const int64_t *stride, int axes) {
 }
 
 /* "sm90" gives tensors that do not lie in vectors of 16 bytes the bits of "tiles", and those whose
- * rotation may fail (docs/attention.md). */
+ * rotation may fail; "latent" gives values within keys of pages bits of their own on Hopper
+ * (docs/attention.md): latent_pages has those. */
 static int takes_other_bits(const attention_case *c, const char *kernel) {
     const rope_attention_args *a = &c->args;
+    if (strcmp(kernel, "latent") == 0 && c->desc.cache == ROPE_CACHE_TABLE &&
+        c->base.desc.head_dim == 576 && a->k_cache.data == a->v_cache.data)
+        return 1;
     const rope_desc *rope = &c->desc.rope;
     const int has_cache = c->desc.cache != 0,
               may_fail = rope->angle_mode == ROPE_ANGLE_TABLE &&
@@ -506,6 +510,56 @@ TEST(attention_bits, pages_of_a_prompt) {
 
 TEST(attention_bits, pages_of_a_token) {
     check_pages(1);
+}
+
+/* MLA's heads in pages, of which the value is the first elements of the key. */
+static void make_latent_pages(attention_case *c, int64_t tokens, int64_t page) {
+    enum { DIM = 576, VALUE = 512, KEYS = 1344, HEADS = 2 };
+    const int64_t stride[5] = {page * HEADS * DIM, HEADS * DIM, DIM, DIM, 1};
+    make_pages(c, DIM, VALUE, tokens, KEYS, page);
+    c->args.v_cache.data = c->args.k_cache.data;
+    memcpy(c->args.k_cache.stride, stride, sizeof stride);
+    memcpy(c->args.v_cache.stride, stride, sizeof stride);
+}
+
+/* Of the first sequence the queries from `skip` on, in a call of their own. */
+static void check_first_alone(const attention_case *c, const char *kernel,
+                              const unsigned char *expected, int64_t skip) {
+    attention_case alone = *c;
+    const int64_t row = c->args.rope.q.heads * c->base.desc.head_dim;
+    alone.parts = alone.args.rope.batch = 1;
+    alone.args.rope.tokens = alone.q_count[0] = c->q_count[0] - skip;
+    alone.args.rope.q.in = (const uint16_t *)c->args.rope.q.in + skip * row;
+    unsigned char *result = arena_after(&alone, kernel);
+    CHECK(result, "declined");
+    check_rows(c, expected, 0, skip, &alone, result, 0, "alone");
+    free(result);
+}
+
+/* Pages of 16 n tokens have the same bits whatever their size, alone and in a batch, a token at a
+ * time and four. */
+TEST(attention_bits, latent_pages) {
+    static const int64_t sizes[] = {16, 48, 64};
+    const char *kernel;
+    attention_required();
+    device_not_provided("bits depend on the layout");
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        attention_case c[3];
+        unsigned char *result[3];
+        for (int i = 0; i < 3; i++) {
+            make_latent_pages(&c[i], 4, sizes[i]);
+            attention_describe(&c[i], kernel);
+            result[i] = arena_after(&c[i], kernel);
+            for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
+                check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "in pages");
+        }
+        for (int skip = 0; skip < 4 && result[0] && strcmp(kernel, "latent") == 0; skip++)
+            check_first_alone(&c[0], kernel, result[0], skip);
+        for (int i = 0; i < 3; i++) {
+            attention_free(&c[i]);
+            free(result[i]);
+        }
+    }
 }
 
 /* Elements of a cache become 8 bits, times a scale of their head; or what these stand for. */
