@@ -1,5 +1,6 @@
 #include "common/ops/decode_composed.h"
 
+#include "common/math/position.h"
 #include "common/ops/append_call.h"
 #include "common/ops/attention_call.h"
 #include "common/ops/attention_shape.h"
@@ -117,6 +118,28 @@ static rope_status place_queries(const rope_append_problem *problem, void **work
     return ROPE_OK;
 }
 
+/* Of packed sequences, as rope_append says it, and whether one has more tokens than the most. */
+static rope_status check_boundaries(const rope_decode_call *call) {
+    const rope_position_map *map = &call->append.rope.position;
+    const int limits = call->most_tokens < call->append.rope.tokens;
+    for (int64_t s = 0; map->cu_seqlens && s < map->sequences; s++) {
+        const int64_t begin = rope_index_at(map, map->cu_seqlens, s),
+                      end = rope_index_at(map, map->cu_seqlens, s + 1);
+        if (end < begin)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "cu_seqlens[%lld] is %lld and cu_seqlens[%lld] is %lld; allowed is "
+                             "boundaries that do not fall",
+                             (long long)s, (long long)begin, (long long)s + 1, (long long)end);
+        if (limits && rope_difference(end, begin) > call->most_tokens)
+            return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                             "cu_seqlens[%lld] is %lld and cu_seqlens[%lld] is %lld; allowed is at "
+                             "most most_tokens (%lld) apart",
+                             (long long)s, (long long)begin, (long long)s + 1, (long long)end,
+                             (long long)call->most_tokens);
+    }
+    return ROPE_OK;
+}
+
 static rope_status run(const void *canonical, const void *kernel, const void *given,
                        void *workspace, void *stream) {
     const rope_decode_problem *problem = canonical;
@@ -126,6 +149,8 @@ static rope_status run(const void *canonical, const void *kernel, const void *gi
     rope_status status = ROPE_OK;
     if (!q->out)
         status = place_queries(problem->append, &workspace, q, &call.attention);
+    if (status == ROPE_OK && rope_plan_checks(c->attention))
+        status = check_boundaries(&call);
     if (status == ROPE_OK)
         status = rope_plan_check_call(c->attention, &call.attention, workspace, stream);
     if (status == ROPE_OK)

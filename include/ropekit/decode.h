@@ -87,8 +87,9 @@ typedef struct rope_decode_args {
                           rope_decode_workspace says 0. */
     size_t workspace_bytes; /**< Of workspace: as many as that says, or more. */
     int64_t most_tokens;    /**< With cu_seqlens: no sequence has more new tokens, so that a few may
-                                 take one launch. 0: all tokens. A GPU leaves a sequence that has
-                                 more out and sets rope.position_flag, or takes it. */
+                                 take one launch. 0: all tokens. A sequence that has more is
+                                 ROPE_ERROR_POSITION_RANGE on a CPU. A GPU leaves it out and sets
+                                 rope.position_flag, or takes it. */
 } rope_decode_args;
 
 /** Initialiser of a rope_decode_args: its sizes, and defaults for the rest. */

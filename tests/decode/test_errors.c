@@ -18,8 +18,8 @@ enum { BATCH = 2, TOKENS = 2, Q_HEADS = 4, K_HEADS = 2, DIM = 32, PAGES = 4, PAG
 /* Parts of the memory. */
 enum { Q_IN, K_IN, V_IN, Q_OUT, K_CACHE, V_CACHE, OUT, LSE, SCALES, INDICES, SPARE };
 
-/* In INDICES: keys of each sequence, then first indices, then the table, then slots. */
-enum { LENGTHS = 0, STARTS = 8, TABLE = 16, SLOTS = 32 };
+/* In INDICES: keys of each sequence, then first indices, the table, slots, boundaries. */
+enum { LENGTHS = 0, STARTS = 8, TABLE = 16, SLOTS = 32, BOUNDARIES = 40 };
 
 static rope_decode_desc decode_desc(void) {
     rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
@@ -395,6 +395,35 @@ TEST(decode_errors, indices) {
     check_index(&call, LENGTHS, -1, "k_lengths[0] is -1");
     check_index(&call, STARTS + 1, 2 * PAGE - 1, "the index in the cache of batch 1, token 1 is 8");
     check_index(&call, TABLE + 2, PAGES, "page of key 0 of sequence 1 is 4");
+    call_free(&call);
+}
+
+static void set_boundaries(decode_call *call, int64_t middle, int64_t end) {
+    set_index(call, BOUNDARIES + 1, middle);
+    set_index(call, BOUNDARIES + 2, end);
+    bad_memory_put(&call->memory);
+}
+
+/* Those that fall are what they are to rope_append. */
+TEST(decode_errors, boundaries) {
+    static decode_call call;
+    rope_decode_desc desc = decode_desc();
+    if (!device_is_host())
+        SKIP("boundaries lie on a device");
+    call_make(&call, &desc);
+    rope_args *rope = &call.args.append.rope;
+    rope->batch = 1;
+    rope->tokens = BATCH * TOKENS;
+    rope->sequences = BATCH;
+    rope->cu_seqlens = index_of(&call, BOUNDARIES);
+    set_boundaries(&call, 1, BATCH * TOKENS);
+    GOOD_CALL(call, (void)a);
+    GOOD_CALL(call, a.most_tokens = 3);
+    BAD_CALL(call, range,
+             "cu_seqlens[1] is 1 and cu_seqlens[2] is 4; allowed is at most most_tokens (2) apart",
+             NULL, a.most_tokens = 2);
+    set_boundaries(&call, 3, 2);
+    BAD_CALL(call, invalid, "cu_seqlens[1] is 3 and cu_seqlens[2] is 2", "fall", (void)a);
     call_free(&call);
 }
 

@@ -71,6 +71,9 @@ static const one_launch cases[] = {
      .norm = ROPE_NORM_ROUND_TWICE, .store = ROPE_F8E4M3, .scale = ROPE_SCALE_TENSOR},
     {ROPE_F16, 8, 2, .page_size = 16, .window = 128, .sinks = 1, .dim = 64, .store = ROPE_I8,
      .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    {ROPE_BF16, 1, 8, .page_size = 16, .store = ROPE_F8E5M2, .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
+    {ROPE_F16, 2, 4, .page_size = 32, .dim = 64, .store = ROPE_F8E5M2},
+    {ROPE_BF16, 8, 4, .page_size = 16, .store = ROPE_F8E5M2, .scale = ROPE_SCALE_HEAD},
     /* rings, and chunks */
     {ROPE_BF16, 1, 4, .page_size = 16, .ring = 512},
     {ROPE_F16, 4, 2, .page_size = 32, .window = 100, .ring = 160},
@@ -223,7 +226,10 @@ static void fill_numbers(decode_case *c, const one_launch *o, size_t from, size_
 
 /* Codes, and scales that make elements of at most 2 of them. */
 static void fill_codes(decode_case *c, const one_launch *o, const parts *p) {
-    const double largest = !o->scale ? 2 : o->store == ROPE_I8 ? 127 : 448;
+    const double largest = !o->scale                 ? 2
+                           : o->store == ROPE_I8     ? 127
+                           : o->store == ROPE_F8E4M3 ? 448
+                                                     : 57344;
     test_random *r = &c->append.base.random;
     for (int i = 0; i < 2 && o->store; i++) {
         unsigned char *codes = c->append.base.arena + p->cache[i];
@@ -538,7 +544,7 @@ static one_launch generate(test_random *r) {
     o.sequences = o.tokens * o.group > 16 ? ONE_OF(r, 1, 2, 5) : ONE_OF(r, 1, 2, 5, 13, 40);
     o.places = ONE_OF(r, 40, 300, 1000, 2048);
     o.dim = ONE_OF(r, 64, 128);
-    o.store = ONE_OF(r, 0, 0, ROPE_F8E4M3, ROPE_I8);
+    o.store = ONE_OF(r, 0, 0, ROPE_F8E4M3, ROPE_F8E5M2, ROPE_I8);
     if (o.store)
         o.scale = ONE_OF(r, ROPE_SCALE_TENSOR, ROPE_SCALE_HEAD, ROPE_SCALE_TOKEN_HEAD,
                          ROPE_SCALE_TOKEN_HEAD_MAX);
@@ -583,4 +589,115 @@ TEST(decode_one_launch, a_page_that_is_not_there_raises_the_flag) {
     free(expected);
     free(result);
     free(c.append.base.arena);
+}
+
+/* --- a sequence that a call cannot have, of packed ones --- */
+
+/* More tokens than the call says, boundaries that fall, more keys than its pages have. */
+enum { TOO_MANY, FALLS, TOO_LONG, FAULTS };
+
+static const rope_status fault_status[FAULTS] = {
+    ROPE_ERROR_POSITION_RANGE, ROPE_ERROR_INVALID_VALUE, ROPE_ERROR_POSITION_RANGE};
+
+static const one_launch packed = {ROPE_BF16, 4, 4, .page_size = 16, .packed = UNEVEN};
+
+/* The sequence that is wrong. */
+static int64_t break_one(decode_case *c, const parts *p, int fault) {
+    const int32_t last = SEQUENCES - 1, held = (int32_t)pages_of(&packed) * packed.page_size;
+    unsigned char *arena = c->append.base.arena;
+    int32_t *boundaries = (int32_t *)(void *)(arena + p->boundaries);
+    if (fault == TOO_MANY) {
+        c->args.most_tokens = packed.tokens - 1;
+        return 1; /* which alone has as many as any */
+    }
+    if (fault == FALLS) {
+        boundaries[last + 1] = boundaries[last] - 1;
+    } else {
+        ((int32_t *)(void *)(arena + p->lengths))[last] = held + 1;
+        ((int32_t *)(void *)(arena + p->starts))[last] = held + 1 - tokens_of(&packed, last);
+    }
+    return last;
+}
+
+/* Gives a sequence's results, and its new tokens in both caches, back what they were. */
+static void take_back(const decode_case *c, const parts *p, int64_t s, unsigned char *result) {
+    const unsigned char *arena = c->append.base.arena;
+    const int32_t *table = (const int32_t *)(const void *)(arena + p->table);
+    const size_t rows = (size_t)(K_HEADS * packed.group), head = (size_t)dim_of(&packed) * 2,
+                 first = (size_t)tokens_ahead(&packed, s) * rows,
+                 count = (size_t)tokens_of(&packed, s) * rows, token = K_HEADS * stored_of(&packed);
+    memcpy(result + p->out + first * head, arena + p->out + first * head, count * head);
+    memcpy(result + p->lse + first * 4, arena + p->lse + first * 4, count * 4);
+    for (int32_t n = keys_of(&packed, s) - tokens_of(&packed, s); n < keys_of(&packed, s); n++) {
+        const int32_t size = packed.page_size;
+        if (n < 0)
+            continue;
+        const int32_t page = table[s * pages_of(&packed) + n / size];
+        const size_t at = (size_t)(page * size + n % size) * token;
+        for (int i = 0; i < 2; i++)
+            memcpy(result + p->cache[i] + at, arena + p->cache[i] + at, token);
+    }
+}
+
+/* The other sequences have what the composed call gives them. */
+static void check_left_out(decode_case *c, const parts *p, int fault, int64_t s, const char *name,
+                           const unsigned char *result) {
+    const int takes = fault == TOO_MANY && strcmp(name, kernel) != 0;
+    int32_t flag;
+    unsigned char *expected = malloc(p->bytes);
+    memcpy(&flag, result + p->flag, sizeof flag);
+    CHECK(flag == (c->args.append.rope.position_flag && !takes), "the flag is %d", flag);
+    c->args.most_tokens = packed.tokens;
+    CHECK_STATUS(ROPE_OK, decode_run(c, "composed", 0, expected));
+    if (fault == TOO_MANY && !takes)
+        take_back(c, p, s, expected);
+    check_close(&packed, p, expected, result);
+    free(expected);
+}
+
+static void check_fault(int fault, const char *name, int has_flag) {
+    const parts p = parts_of(&packed);
+    decode_case c;
+    char text[80];
+    snprintf(text, sizeof text, "fault %d of %s, flag %d", fault, name, has_flag);
+    test_describe(text);
+    make(&c, &packed, &p, 0);
+    const int64_t s = break_one(&c, &p, fault);
+    if (!has_flag)
+        c.args.append.rope.position_flag = NULL;
+    unsigned char *result = malloc(p.bytes);
+    const rope_status status = decode_run(&c, name, 0, result);
+    if (device_is_host()) {
+        CHECK_STATUS(fault_status[fault], status);
+        CHECK(memcmp(result, c.append.base.arena, p.bytes) == 0, "something was written");
+    } else {
+        CHECK_STATUS(ROPE_OK, status);
+        check_left_out(&c, &p, fault, s, name, result);
+    }
+    free(result);
+    free(c.append.base.arena);
+}
+
+/* Whether the device has the kernel, or another name, and takes the case. */
+static int has_kernel(const char *name) {
+    const parts p = parts_of(&packed);
+    decode_case c;
+    make(&c, &packed, &p, 0);
+    unsigned char *result = malloc(p.bytes);
+    const rope_status status = decode_run(&c, name, 0, result);
+    free(result);
+    free(c.append.base.arena);
+    return status == ROPE_OK;
+}
+
+/* A CPU says so and writes nothing; a GPU leaves the sequence out, or takes one of more tokens, and
+ * sets the flag that the call may have. */
+TEST(decode_one_launch, a_sequence_that_a_call_cannot_have) {
+    decode_required();
+    device_not_provided("it may be left out in another way");
+    const char *const names[] = {"composed", kernel};
+    for (int i = 0; i < 2; i++)
+        for (int fault = 0; fault < FAULTS && has_kernel(names[i]); fault++)
+            for (int has_flag = 0; has_flag < 2; has_flag++)
+                check_fault(fault, names[i], has_flag);
 }

@@ -44,7 +44,8 @@ static int is_cached_plain(const rope_decode_problem *p, int32_t dim) {
     const int32_t codes = gpu_decode_sm90_store(p);
     return k->store_dtype == v->store_dtype && k->scale == v->scale && k->dim_block == dim &&
            v->dim_block == dim &&
-           (codes ? codes == ROPE_F8E4M3 || codes == ROPE_I8 : k->scale == 0);
+           (codes ? codes == ROPE_F8E4M3 || codes == ROPE_F8E5M2 || codes == ROPE_I8
+                  : k->scale == 0);
 }
 
 static int is_ring(int64_t ring) {
@@ -66,7 +67,7 @@ const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
         return "declined: heads are not of 64 or 128 elements, or have a norm or a factor of "
                "another kind";
     if (!is_cached_plain(problem, dim))
-        return "declined: k and v are not cached alike, in dtype, f8e4m3 or i8";
+        return "declined: k and v are not cached alike, in dtype, f8e4m3, f8e5m2 or i8";
     if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
         return "declined: it rotates a part of heads, or not by exact angles of one axis";
     if (t->window_right != INT64_MAX || rope_mask_counts(t) || !(t->scale > 0))

@@ -319,6 +319,8 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
                 decode_attend<DTYPE, S, 0>(b, n, item, chunk, is_whole, at, rows);
             else if (c->store == ROPE_F8E4M3)
                 decode_attend<DTYPE, S, ROPE_F8E4M3>(b, n, item, chunk, is_whole, at, rows);
+            else if (c->store == ROPE_F8E5M2)
+                decode_attend<DTYPE, S, ROPE_F8E5M2>(b, n, item, chunk, is_whole, at, rows);
             else
                 decode_attend<DTYPE, S, ROPE_I8>(b, n, item, chunk, is_whole, at, rows);
             __syncwarp();
