@@ -1,4 +1,4 @@
-/* Matrix products of a warp group, 64 rows by 64 columns by 16 elements, added in fp32. */
+/* A matrix product of a warp group, 64 rows by 64 columns by 16 elements, added in fp32. */
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_WGMMA_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_WGMMA_H
 
@@ -15,13 +15,6 @@
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "        \
     "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 
-#define SM90_PRODUCT_OF_SHARED(type)                                                               \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "                                         \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SM90_REGISTERS   \
-                 "}, %32, %33, p, 1, 1, 0, 0; }"                                                   \
-                 : SM90_SUMS(d)                                                                    \
-                 : "l"(a), "l"(b), "r"(adds))
-
 #define SM90_PRODUCT_OF_REGISTERS(type)                                                            \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; "                                         \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SM90_REGISTERS   \
@@ -29,16 +22,8 @@
                  : SM90_SUMS(d)                                                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
 
-/* d = a * b, or d + a * b where `adds`; rows of a and columns of b lie in shared memory with their
- * 16 elements side by side. */
-template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[32], uint64_t a, uint64_t b, int adds) {
-    if (DTYPE == ROPE_BF16)
-        SM90_PRODUCT_OF_SHARED("bf16");
-    else
-        SM90_PRODUCT_OF_SHARED("f16");
-}
-
-/* The product of an a in registers; elements of a column of b lie side by side as above. */
+/* d = a * b, or d + a * b where `adds`, of an a in registers; columns of b lie in shared memory
+ * with their 16 elements side by side. */
 template <int DTYPE>
 GPU_FN void sm90_multiply_columns(float (&d)[32], const uint32_t *a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
@@ -48,7 +33,6 @@ GPU_FN void sm90_multiply_columns(float (&d)[32], const uint32_t *a, uint64_t b,
 }
 
 #undef SM90_PRODUCT_OF_REGISTERS
-#undef SM90_PRODUCT_OF_SHARED
 #undef SM90_REGISTERS
 #undef SM90_SUMS
 
