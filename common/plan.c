@@ -207,21 +207,12 @@ rope_status rope_plan_run_kernels(const rope_plan *plan, const void *call, void 
                : status;
 }
 
-typedef rope_status check_function(const void *problem, const void *kernel, const void *call,
-                                   void *workspace, void *stream);
-
-static check_function *check_of(const rope_plan *plan) {
-    return ROPE_CANDIDATE_FUNCTION(plan->first.backend, plan->first.candidate, check);
-}
-
-int rope_plan_checks(const rope_plan *plan) {
-    return check_of(plan) != NULL;
-}
-
 rope_status rope_plan_check_call(const rope_plan *plan, const void *call, void *workspace,
                                  void *stream) {
-    check_function *check = check_of(plan);
-    return check ? check(plan->problem, plan->first.kernel, call, workspace, stream) : ROPE_OK;
+    const rope_bound_kernel *k = &plan->first;
+    rope_status (*check)(const void *, const void *, const void *, void *, void *) =
+        ROPE_CANDIDATE_FUNCTION(k->backend, k->candidate, check);
+    return check ? check(plan->problem, k->kernel, call, workspace, stream) : ROPE_OK;
 }
 
 rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,

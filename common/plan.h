@@ -83,11 +83,9 @@ rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspa
 rope_status rope_plan_run_kernels(const rope_plan *plan, const void *call, void *workspace,
                                   void *stream);
 
-/* What the kernel that takes every call would return of one before it writes anything; and whether
- * it looks at memory to say so. */
+/* What the kernel that takes every call would return of one before it writes anything. */
 rope_status rope_plan_check_call(const rope_plan *plan, const void *call, void *workspace,
                                  void *stream);
-int rope_plan_checks(const rope_plan *plan);
 
 /* Names what runs a call, already read. */
 const char *rope_plan_name_of(const rope_plan *plan, const void *call);

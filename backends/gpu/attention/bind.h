@@ -11,12 +11,12 @@ typedef struct gpu_attention_state {
     rope_attention_problem problem; /* its lists lie on the device */
     gpu_rope_state rotation; /* by "rope", with the same lists; unset where nothing rotates */
     const gpu_attention_kernels *kernels;
-    int32_t tiles;        /* of GPU_TILE_DIMS; or GPU_GENERIC */
-    int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
-    int32_t splits;       /* sequences of few queries take the kernel of splits */
-    int32_t wide_heads;   /* all take the kernel of wide heads; `tiles` is GPU_GENERIC then */
-    const void *latent;   /* the kernel of latent attention of sm90/, or NULL */
-    const void *sm90;     /* the kernel of sm90/, or NULL: the plan has none */
+    int32_t tiles;             /* of GPU_TILE_DIMS; or GPU_GENERIC */
+    int32_t generic;           /* of GPU_GENERIC_DIMS, whatever `tiles` is */
+    int32_t splits;            /* sequences of few queries take the kernel of splits */
+    int32_t wide_heads;        /* all take the kernel of wide heads; `tiles` is GPU_GENERIC then */
+    const void *const *latent; /* those of latent attention of sm90/, or NULL */
+    const void *sm90;          /* the kernel of sm90/, or NULL: the plan has none */
     int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
 } gpu_attention_state;
 
@@ -44,7 +44,8 @@ int64_t gpu_split_queries(const gpu_attention_state *state, int64_t group);
 rope_status gpu_tiles_query(const rope_attention_problem *problem, const char *declined,
                             int32_t shared, int32_t device, char *reason);
 
-/* Most splits that a sequence of at most so many keys uses; longer: of gpu_attention_parts. */
+/* Most splits that a sequence of at most so many keys uses; longer: a split has at least 2^longer
+ * times as many. */
 int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys, int32_t longer);
 
 /* Whether a key may have no position. */

@@ -53,8 +53,8 @@ static gpuError_t load_sm90(gpu_attention_state *state, const rope_attention_pro
 
 static gpuError_t load_latent(gpu_attention_state *state, int32_t device) {
     int32_t early;
-    state->latent = gpu_sm90_latent_kernel(&state->problem, device);
-    return state->latent ? gpu_kernels_load(&state->latent, 1, &early) : gpuSuccess;
+    state->latent = gpu_sm90_latent_kernels(&state->problem, device);
+    return state->latent ? gpu_kernels_load(state->latent, 2, &early) : gpuSuccess;
 }
 
 static gpuError_t load_gather(const gpu_attention_state *state) {

@@ -52,8 +52,8 @@ gpu_attention_function gpu_attention_function_of(const gpu_attention_state *stat
     if (kernel == GPU_JOIN_SPLITS)
         return (gpu_attention_function){state->kernels->join, 0, 0};
     if (kernel == GPU_ATTEND_LATENT)
-        return (gpu_attention_function){state->latent, GPU_SM90_LATENT_ROWS,
-                                        GPU_SM90_LATENT_SHARED};
+        return (gpu_attention_function){state->latent ? state->latent[0] : NULL,
+                                        GPU_SM90_LATENT_ROWS, GPU_SM90_LATENT_SHARED};
     if (state->wide_heads)
         return kernel == GPU_ATTEND_WIDE_HEADS
                    ? (gpu_attention_function){state->kernels->wide_heads, GPU_LATENT_ROWS,
@@ -147,22 +147,19 @@ static int may_have_ones(const rope_attention_call *call) {
 /* Blocks of a multiprocessor where lengths that lie on the device decide whether there is work. */
 enum { BLOCKS_EACH = 4 };
 
-/* The kernel of sm_90a in the place of wide_heads. A split's results are as many bytes as hundreds
- * of keys: it has more of those, the more where two blocks read them. */
+/* The kernel of sm_90a in the place of wide_heads, which joins its splits. */
 static void take_latent(const gpu_attention_state *state, const rope_attention_call *call,
                         gpu_attention_choice *c) {
     const rope_attention_problem *p = &state->problem;
     const int64_t group = call->rope.tensor[0].heads / call->k.heads,
                   each = GPU_SM90_LATENT_BLOCKS(group);
-    const int32_t longer = each > 1 ? 2 : 1;
-    const int64_t splits = gpu_splits_most(p, call->k_tokens, longer),
+    const int64_t splits = gpu_splits_most(p, call->k_tokens, GPU_SM90_LATENT_LONGER),
                   blocks = c->few.x / c->parts.splits / GPU_LATENT_TILES(group) * splits * each;
     if (!state->latent || !gpu_sm90_latent_fits(p, call, c->few.fits, blocks))
         return;
     c->few.kernel = GPU_ATTEND_LATENT;
     c->few.x = blocks;
     c->parts.splits = splits;
-    c->parts.longer = longer;
 }
 
 /* all: no sequence has more queries. */
@@ -189,7 +186,7 @@ static void choose_few(const gpu_attention_state *state, const rope_attention_ca
     }
     if (kernel == GPU_ATTEND_WIDE_HEADS)
         take_latent(state, call, c);
-    if (c->parts.splits > 1)
+    if (c->parts.splits > 1 && c->few.kernel != GPU_ATTEND_LATENT)
         c->join = by_heads ? GPU_JOIN_DECODE : GPU_JOIN_SPLITS;
 }
 

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 4)
             rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), gpu_own(n / every));
         if (s.fails || !gpu_is_split(parts, &s))
             continue;
-        const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s, parts.longer);
+        const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
         const int count = (int)(used.end - used.begin);
         for (int64_t query = n % every; count > 1 && query < s.q_count; query += every)
             gpu_join_query<DTYPE>(gpu_reread(&p), gpu_reread(&call), parts, &s, query, count);

@@ -86,7 +86,6 @@ typedef struct gpu_attention_parts {
     float *at;
     int64_t queries, splits; /* the most of a sequence */
     int32_t skips;           /* blocks are few: they look for sequences that are split */
-    int32_t longer;          /* a split's least keys are 2^longer times as many */
     int32_t leaves_ones;     /* another launch has sequences of one query, by gpu_is_one() */
 } gpu_attention_parts;
 

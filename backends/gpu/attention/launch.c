@@ -105,10 +105,12 @@ static gpuError_t attend_sm90(launches *l, const gpu_attending *a) {
 static gpuError_t attend_few(launches *l, const gpu_attention_choice *c) {
     if (c->few.kernel != GPU_ATTEND_LATENT)
         return start(l, &c->few, &c->parts);
+    const int32_t early = gpu_next_early(l);
     const gpu_sm90_call call = {.problem = &l->state->problem,
                                 .call = &l->call,
                                 .failed = l->failed,
-                                .early = gpu_next_early(l),
+                                .early = early,
+                                .follows_early = l->early,
                                 .stream = l->stream};
     return gpu_sm90_latent_launch(l->state->latent, &call, &c->parts, c->few.x);
 }

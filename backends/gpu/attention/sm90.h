@@ -25,10 +25,12 @@ enum { GPU_SM90_ROWS = 128, SM90_HEADER = 2048 };
      (GPU_SM90_QUERIES(dim) == 2 ? 2 * GPU_SM90_ROWS * (v_dim) : 0))
 
 /* Latent attention of few queries: a block has heads of one query, a key head
- * GPU_SM90_LATENT_BLOCKS of them, and a header, queries and two tiles of keys in shared memory. */
+ * GPU_SM90_LATENT_BLOCKS of them, and a header, queries and two tiles of keys in shared memory. A
+ * split's results are as many bytes as hundreds of keys: it has at least 2^LONGER times as many. */
 enum {
     GPU_SM90_LATENT_ROWS = 64,
-    GPU_SM90_LATENT_SHARED = SM90_HEADER + 3 * 64 * 2 * ROPE_MAX_ATTENTION_HEAD_DIM
+    GPU_SM90_LATENT_SHARED = SM90_HEADER + 3 * 64 * 2 * ROPE_MAX_ATTENTION_HEAD_DIM,
+    GPU_SM90_LATENT_LONGER = 1
 };
 #define GPU_SM90_LATENT_BLOCKS(group) (((group) + GPU_SM90_LATENT_ROWS - 1) / GPU_SM90_LATENT_ROWS)
 
@@ -99,16 +101,17 @@ int gpu_sm90_may_gather(const rope_attention_problem *problem, const gpu_attenti
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 
-/* The kernel of latent attention, of heads of 576 elements with values of 512 in pages of 16 n
- * tokens, which are not converted; or NULL, as with a cap, a tree, a ring or keys that rotate. */
-const void *gpu_sm90_latent_kernel(const rope_attention_problem *problem, int32_t device);
+/* The kernels of latent attention and of its join, of heads of 576 elements with values of 512 in
+ * pages of 16 n tokens, which are not converted; or NULL, as with a cap, a tree, a ring or keys
+ * that rotate. */
+const void *const *gpu_sm90_latent_kernels(const rope_attention_problem *problem, int32_t device);
 
 /* Whether a call takes it, of so many blocks. fits: GPU_TILE_. */
 int gpu_sm90_latent_fits(const rope_attention_problem *problem, const rope_attention_call *call,
                          int32_t fits, int64_t blocks);
 
-/* Launches `kernel` of a call that fits. */
-gpuError_t gpu_sm90_latent_launch(const void *kernel, const gpu_sm90_call *call,
+/* Launches them, of a call that fits. */
+gpuError_t gpu_sm90_latent_launch(const void *const kernels[2], const gpu_sm90_call *call,
                                   const gpu_attention_parts *parts, int64_t blocks);
 
 #else
@@ -162,8 +165,8 @@ static inline gpuError_t gpu_sm90_launch(const gpu_sm90_call *call) {
     return gpuSuccess;
 }
 
-static inline const void *gpu_sm90_latent_kernel(const rope_attention_problem *problem,
-                                                 int32_t device) {
+static inline const void *const *gpu_sm90_latent_kernels(const rope_attention_problem *problem,
+                                                         int32_t device) {
     (void)problem, (void)device;
     return NULL;
 }
@@ -175,9 +178,10 @@ static inline int gpu_sm90_latent_fits(const rope_attention_problem *problem,
     return 0;
 }
 
-static inline gpuError_t gpu_sm90_latent_launch(const void *kernel, const gpu_sm90_call *call,
+static inline gpuError_t gpu_sm90_latent_launch(const void *const kernels[2],
+                                                const gpu_sm90_call *call,
                                                 const gpu_attention_parts *parts, int64_t blocks) {
-    (void)kernel, (void)call, (void)parts, (void)blocks;
+    (void)kernels, (void)call, (void)parts, (void)blocks;
     return gpuSuccess;
 }
 

@@ -7,25 +7,25 @@
 
 #include "backends/gpu/attention/partial_results.h"
 
-/* Keys of a split, by the most that a query sees; longer: of gpu_attention_parts. */
-template <typename INT> GPU_FN INT gpu_split_size(INT keys, int longer = 0) {
+/* Keys of a split, by the most that a query sees. */
+template <typename INT> GPU_FN INT gpu_split_size(INT keys) {
     const INT size = keys / GPU_SPLITS_MOST + 1,
-              least = (keys <= GPU_SPLIT_SHORT ? GPU_SPLIT_LEAST / 2 : GPU_SPLIT_LEAST) << longer;
+              least = keys <= GPU_SPLIT_SHORT ? GPU_SPLIT_LEAST / 2 : GPU_SPLIT_LEAST;
     return size <= least ? least : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
 }
 
 /* Keys of split n of a sequence. */
 GPU_FN rope_key_range gpu_split_of(const rope_attention_problem *p,
-                                   const rope_attention_sequence *s, int64_t n, int longer = 0) {
-    const int64_t size = gpu_split_size(rope_keys_most(p, s->k_count), longer);
+                                   const rope_attention_sequence *s, int64_t n) {
+    const int64_t size = gpu_split_size(rope_keys_most(p, s->k_count));
     return {n * size, n * size + size < s->k_count ? n * size + size : s->k_count};
 }
 
 /* Splits that have keys that are used. */
 GPU_FN rope_key_range gpu_splits_used(const rope_attention_problem *p,
-                                      const rope_attention_sequence *s, int longer = 0) {
+                                      const rope_attention_sequence *s) {
     const rope_key_range used = gpu_keys_used(p, s);
-    const int64_t size = gpu_split_size(rope_keys_most(p, s->k_count), longer);
+    const int64_t size = gpu_split_size(rope_keys_most(p, s->k_count));
     if (used.begin >= used.end)
         return {0, 0};
     return {used.begin / size, (used.end - 1) / size + 1};
@@ -88,7 +88,6 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
                            const int32_t *failed, const gpu_attention_parts &parts, int dv,
                            int64_t n, gpu_attention_tile *tile, gpu_split_work *w) {
     const int64_t heads = call->k.heads, each = heads * parts.splits;
-    const int longer = MANY ? parts.longer : 0;
     *w = {n % heads, 0, n % each / heads, false, false};
     if (n >= rope_attention_sequences(call) * each)
         return false;
@@ -97,13 +96,12 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
         gpu_attention_flag(call);
     if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s) || gpu_is_one(parts, &s))
         return true;
-    const rope_key_range used = gpu_splits_used(p, &s, longer);
+    const rope_key_range used = gpu_splits_used(p, &s);
     w->alone = used.end - used.begin <= 1;
     if (w->part > 0 && w->part >= used.end - used.begin) /* of no key, the first split ends rows */
         return true;
     w->split = used.begin + w->part;
-    const rope_key_range keys =
-        gpu_within(gpu_keys_used(p, &s), gpu_split_of(p, &s, w->split, longer));
+    const rope_key_range keys = gpu_within(gpu_keys_used(p, &s), gpu_split_of(p, &s, w->split));
     w->valid = gpu_split_valid(p, call, failed, keys, s, tile);
     if (!w->valid && w->alone && threadIdx.x == 0)
         gpu_attention_flag(call);

@@ -16,7 +16,8 @@ enum {
     SM90_LATENT_DIM = 576,
     SM90_LATENT_VALUE_DIM = 512,
     SM90_LATENT_ROWS = GPU_SM90_LATENT_ROWS,
-    SM90_LATENT_KEYS = 64, /* of a tile */
+    SM90_LATENT_KEYS = 64,   /* of a tile */
+    SM90_LATENT_LOADER = 12, /* the warp that finds what a block has, and copies it */
     SM90_LATENT_THREADS = 512
 };
 
@@ -127,10 +128,12 @@ extern const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2];
 /* Those of heads of 128 whose queries have a norm take (..., sm90_norm) behind that. */
 extern const void *const gpu_attention_sm90_norm_kernels[2];
 
-/* Of f16 and of bf16; take (CUtensorMap q, k, int keys of a copy, rope_attention_problem,
- * rope_attention_call, int32_t *failed, gpu_attention_parts); a block has an item of [sequence,
- * split, key head, query, rows] and GPU_SM90_LATENT_SHARED bytes of dynamic shared memory. */
-extern const void *const gpu_attention_sm90_latent_kernels[2];
+/* Of f16 and of bf16; the first takes (CUtensorMap q, k, int keys of a copy,
+ * rope_attention_problem, rope_attention_call, int32_t *failed, gpu_attention_parts); a block has
+ * an item of [sequence, split, key head, query, rows] and GPU_SM90_LATENT_SHARED bytes of dynamic
+ * shared memory. The second joins splits: (rope_attention_problem, rope_attention_call,
+ * gpu_attention_parts), in blocks over [sequence, query] and heads of q. */
+extern const void *const gpu_attention_sm90_latent_kernels[2][2];
 
 /* Of f16 and of bf16; take (sm90_keys_ahead, sm90_rotation, sm90_norm): a thread of
  * SM90_ANGLE_THREADS normalises and rotates 8 pairs of a token's heads. */

@@ -22,7 +22,7 @@ static int may_fail(const rope_attention_problem *p) {
            p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
 }
 
-const void *gpu_sm90_latent_kernel(const rope_attention_problem *p, int32_t device) {
+const void *const *gpu_sm90_latent_kernels(const rope_attention_problem *p, int32_t device) {
     int major = 0, minor = 0;
     if (p->head_dim != SM90_LATENT_DIM || p->v_head_dim != SM90_LATENT_VALUE_DIM ||
         p->rope.dtype == ROPE_F32 || !takes_cache(p) || p->soft_cap > 0 ||
@@ -41,12 +41,23 @@ int gpu_sm90_latent_fits(const rope_attention_problem *p, const rope_attention_c
     const sm90_view q = sm90_queries_of(p, call),
                     k = sm90_view_of(p, call, &call->k, p->head_dim, 0);
     return (fits & needed) == needed && blocks <= INT32_MAX &&
+           call->rope.tensor[0].heads <= UINT16_MAX &&
            (!p->rotates[0] || call->rope.tensor[0].out) &&
            rope_attention_capacity(p, call) <= INT32_MAX / 2 && sm90_map_fits(&q) &&
            sm90_map_fits(&k);
 }
 
-gpuError_t gpu_sm90_latent_launch(const void *kernel, const gpu_sm90_call *l,
+static gpuError_t join(const void *kernel, const gpu_sm90_call *l,
+                       const gpu_attention_parts *parts) {
+    void *arguments[] = {(void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call,
+                         (void *)(uintptr_t)parts};
+    const int64_t queries = rope_attention_sequences(l->call) * parts->queries;
+    const dim3 grid = {(uint32_t)queries, (uint32_t)l->call->rope.tensor[0].heads, 1},
+               block = {GPU_ATTENTION_THREADS, 1, 1};
+    return gpu_launch_kernel(kernel, grid, block, arguments, 0, l->stream, l->follows_early);
+}
+
+gpuError_t gpu_sm90_latent_launch(const void *const kernels[2], const gpu_sm90_call *l,
                                   const gpu_attention_parts *parts, int64_t blocks) {
     const rope_attention_problem *p = l->problem;
     const sm90_view q = sm90_queries_of(p, l->call),
@@ -65,7 +76,9 @@ gpuError_t gpu_sm90_latent_launch(const void *kernel, const gpu_sm90_call *l,
                          (void *)(uintptr_t)&l->failed,
                          (void *)(uintptr_t)parts};
     const dim3 grid = {(uint32_t)blocks, 1, 1}, block = {SM90_LATENT_THREADS, 1, 1};
-    return blocks < 1 ? gpuSuccess
-                      : gpu_launch_kernel(kernel, grid, block, arguments, GPU_SM90_LATENT_SHARED,
-                                          l->stream, l->early);
+    if (blocks < 1)
+        return gpuSuccess;
+    const gpuError_t error = gpu_launch_kernel(kernels[0], grid, block, arguments,
+                                               GPU_SM90_LATENT_SHARED, l->stream, l->early);
+    return error == gpuSuccess && parts->splits > 1 ? join(kernels[1], l, parts) : error;
 }

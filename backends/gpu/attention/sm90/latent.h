@@ -19,12 +19,20 @@ enum {
     SM90_LATENT_WEIGHTS = (SM90_LATENT_PARTS - 1) * SM90_LATENT_PART /* where they lie in a tile */
 };
 
+/* What a block has: heads of a query and keys of a split that it sees, from tile `base` on. */
+struct sm90_latent_item {
+    int32_t found, alone; /* alone: there is no other split */
+    int32_t query, head, key_head, rows, part;
+    int32_t base, begin, end;
+};
+
 /* The last three of stage n % 2: its keys are copied, its weights written, its products done. */
 struct sm90_latent_header {
     uint64_t queries[1], full[2], weighed[2], empty[2];
     float rescale[2][SM90_LATENT_ROWS]; /* of what was added before a tile */
-    gpu_attention_tile tile;
-    float factor[SM90_LATENT_ROWS]; /* what elements of rows are multiplied by */
+    float factor[SM90_LATENT_ROWS];     /* what elements of rows are multiplied by */
+    rope_attention_sequence s;
+    sm90_latent_item item;
 };
 static_assert(sizeof(sm90_latent_header) <= SM90_HEADER, "in its room");
 
@@ -34,14 +42,13 @@ struct sm90_latent_block {
     const gpu_attention_parts *parts;
     sm90_latent_header *header;
     uint32_t queries, tiles;
-    int64_t query, head, key_head, part; /* head: the first of q */
-    int base, begin, end;                /* keys that the query sees, counted from tile `base` */
-    int rows, alone, box;                /* box: keys of a copy */
+    int box; /* keys of a copy */
+    sm90_latent_item at;
 };
 
 /* Tiles of keys. */
 GPU_FN int sm90_latent_count(const sm90_latent_block &b) {
-    return b.begin < b.end ? (b.end + SM90_LATENT_KEYS - 1) / SM90_LATENT_KEYS : 0;
+    return b.at.begin < b.at.end ? (b.at.end + SM90_LATENT_KEYS - 1) / SM90_LATENT_KEYS : 0;
 }
 
 /* The phase of stage n % 2 that belongs to tile n. */
@@ -58,21 +65,21 @@ GPU_FN uint32_t sm90_latent_tile(const sm90_latent_block &b, int n) {
 /* The page of key `at` as the row of its box, and the token. */
 GPU_FN sm90_box sm90_latent_find(const sm90_latent_block &b, int at) {
     const int size = (int)b.p->page_size, page = at / size;
-    const int64_t row = rope_index_of(b.p->table_wide, b.call->block_table,
-                                      b.header->tile.s.index * b.call->table_stride[0] +
-                                          page * b.call->table_stride[1]);
-    return {(int)b.key_head, at - page * size, (int)row, 0};
+    const int64_t row =
+        rope_index_of(b.p->table_wide, b.call->block_table,
+                      b.header->s.index * b.call->table_stride[0] + page * b.call->table_stride[1]);
+    return {b.at.key_head, at - page * size, (int)row, 0};
 }
 
 /* A warp copies tile n, each lane some boxes; with boxes of all keys a copy has all elements. */
 GPU_FN void sm90_latent_copy(const sm90_latent_block &b, const CUtensorMap *keys, int n) {
     const int lane = (int)threadIdx.x % 32, first = n * SM90_LATENT_KEYS,
-              count = (min(b.end - first, (int)SM90_LATENT_KEYS) + b.box - 1) / b.box,
+              count = (min(b.at.end - first, (int)SM90_LATENT_KEYS) + b.box - 1) / b.box,
               parts = b.box == SM90_LATENT_KEYS ? 1 : (int)SM90_LATENT_PARTS;
     const uint32_t full = SM90_BARRIER(b, full, n & 1), to = sm90_latent_tile(b, n);
     sm90_box at = {0, 0, 0, 0};
     if (lane < count)
-        at = sm90_latent_find(b, b.base + first + lane * b.box);
+        at = sm90_latent_find(b, b.at.base + first + lane * b.box);
     if (n >= 2)
         sm90_wait(SM90_BARRIER(b, empty, n & 1), sm90_latent_phase(n - 2));
     if (lane == 0)
@@ -80,7 +87,7 @@ GPU_FN void sm90_latent_copy(const sm90_latent_block &b, const CUtensorMap *keys
     __syncwarp();
     for (int first_copy = 0; first_copy < count * parts; first_copy += 32) {
         const int i = first_copy + lane, box = i % count, part = i / count;
-        const sm90_box from = {(int)b.key_head, __shfl_sync(~0u, at.token, box),
+        const sm90_box from = {b.at.key_head, __shfl_sync(~0u, at.token, box),
                                __shfl_sync(~0u, at.row, box), part * 64};
         if (part < parts)
             sm90_load(to + (uint32_t)(part * SM90_LATENT_PART + box * b.box * 128), keys, full,
@@ -90,12 +97,12 @@ GPU_FN void sm90_latent_copy(const sm90_latent_block &b, const CUtensorMap *keys
 
 GPU_FN void sm90_latent_load(const sm90_latent_block &b, const CUtensorMap *queries,
                              const CUtensorMap *keys) {
-    const rope_attention_sequence *s = &b.header->tile.s;
+    const rope_attention_sequence *s = &b.header->s;
     const uint32_t known = SM90_BARRIER(b, queries, 0);
     if (threadIdx.x % 32 == 0) {
         sm90_expect(known, SM90_LATENT_TILE);
         sm90_load_heads(b.queries, queries, known,
-                        {(int)b.head, (int)(s->q_first + b.query), (int)s->q_row, 0},
+                        {b.at.head, (int)s->q_first + b.at.query, (int)s->q_row, 0},
                         SM90_LATENT_PARTS, SM90_LATENT_ROWS);
     }
     for (int n = 0; n < sm90_latent_count(b); n++)
@@ -187,22 +194,22 @@ template <int DTYPE> GPU_FN void sm90_latent_store_weights(uint32_t to, const fl
 /* Largest logits and sums of rows: to a part of a split, or to what elements are multiplied by. */
 GPU_FN void sm90_latent_end(const sm90_latent_block &b, const sm90_latent_sums &sums, float unit) {
     const int lane = (int)threadIdx.x % 32;
-    const rope_attention_sequence *s = &b.header->tile.s;
+    const rope_attention_sequence *s = &b.header->s;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = (int)threadIdx.x / 32 * 16 + lane / 4 + 8 * h;
         float sum = sums.sum[h] + __shfl_xor_sync(~0u, sums.sum[h], 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         const float most = sums.most[h] == SM90_LATENT_LEAST ? -INFINITY : sums.most[h] * unit;
-        if (lane % 4 || row >= b.rows)
+        if (lane % 4 || row >= b.at.rows)
             continue;
-        if (b.alone) {
+        if (b.at.alone) {
             b.header->factor[row] =
-                gpu_end_row<true>(b.p, b.call, s, b.query, b.head + row, most, sum);
+                gpu_end_row<true>(b.p, b.call, s, b.at.query, b.at.head + row, most, sum);
             continue;
         }
-        const auto part = gpu_part(*b.parts, s->index, b.query, b.head + row,
-                                   b.call->rope.tensor[0].heads, b.part, SM90_LATENT_VALUE_DIM);
+        const auto part = gpu_part(*b.parts, s->index, b.at.query, b.at.head + row,
+                                   b.call->rope.tensor[0].heads, b.at.part, SM90_LATENT_VALUE_DIM);
         part[SM90_LATENT_VALUE_DIM] = most;
         part[SM90_LATENT_VALUE_DIM + 1] = sum;
     }
@@ -223,7 +230,7 @@ template <int DTYPE> GPU_FN void sm90_latent_rate(const sm90_latent_block &b) {
 #pragma unroll 1
     for (int n = 0; n < count; n++) {
         const uint32_t tile = sm90_latent_tile(b, n);
-        const int begin = b.begin - n * SM90_LATENT_KEYS, end = b.end - n * SM90_LATENT_KEYS,
+        const int begin = b.at.begin - n * SM90_LATENT_KEYS, end = b.at.end - n * SM90_LATENT_KEYS,
                   in_part = begin > 0 || end < SM90_LATENT_KEYS;
         float s[32], factor[2];
         sm90_wait(SM90_BARRIER(b, full, n & 1), sm90_latent_phase(n));
@@ -276,21 +283,21 @@ GPU_FN void sm90_latent_add(sm90_latent_rows &out, uint32_t weights, uint32_t va
 template <int DTYPE>
 GPU_FN void sm90_latent_store(const sm90_latent_block &b, const sm90_latent_rows &out, int row,
                               int column) {
-    const rope_attention_sequence *s = &b.header->tile.s;
+    const rope_attention_sequence *s = &b.header->s;
 #pragma unroll
     for (int h = 0; h < 2; h++, row += 8) {
-        if (row >= b.rows)
+        if (row >= b.at.rows)
             continue;
-        const auto part = gpu_part(*b.parts, s->index, b.query, b.head + row,
-                                   b.call->rope.tensor[0].heads, b.part, SM90_LATENT_VALUE_DIM) +
+        const auto part = gpu_part(*b.parts, s->index, b.at.query, b.at.head + row,
+                                   b.call->rope.tensor[0].heads, b.at.part, SM90_LATENT_VALUE_DIM) +
                           column;
-        uint16_t *to = gpu_attention_out<DTYPE>(b.call, s, b.query, b.head + row) + column;
+        uint16_t *to = gpu_attention_out<DTYPE>(b.call, s, b.at.query, b.at.head + row) + column;
         const float factor = b.header->factor[row];
 #pragma unroll
         for (int n = 0; n < 32; n++) {
             const float x = out[n / 16][n % 16 * 4 + 2 * h],
                         y = out[n / 16][n % 16 * 4 + 2 * h + 1];
-            if (b.alone)
+            if (b.at.alone)
                 *(uint32_t *)(void *)(to + 8 * n) = gpu_end_pair<DTYPE>(x, y, factor);
             else
                 *(float2 *)(void *)(part + 8 * n) = {x, y};
