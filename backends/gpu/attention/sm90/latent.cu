@@ -3,6 +3,7 @@
 
 GPU_FN void sm90_latent_start(const sm90_latent_block &b) {
     sm90_barrier_init(SM90_BARRIER(b, queries, 0), 1);
+    sm90_barrier_init(SM90_BARRIER(b, ended, 0), 128);
     for (int i = 0; i < 2; i++) {
         sm90_barrier_init(SM90_BARRIER(b, full, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, weighed, i), 128);

@@ -26,9 +26,10 @@ struct sm90_latent_item {
     int32_t base, begin, end;
 };
 
-/* The last three of stage n % 2: its keys are copied, its weights written, its products done. */
+/* The three ahead of the last are of stage n % 2: its keys are copied, its weights written, its
+ * products done. */
 struct sm90_latent_header {
-    uint64_t queries[1], full[2], weighed[2], empty[2];
+    uint64_t queries[1], full[2], weighed[2], empty[2], ended[1];
     float rescale[2][SM90_LATENT_ROWS]; /* of what was added before a tile */
     float factor[SM90_LATENT_ROWS];     /* what elements of rows are multiplied by */
     rope_attention_sequence s;
@@ -215,11 +216,6 @@ GPU_FN void sm90_latent_end(const sm90_latent_block &b, const sm90_latent_sums &
     }
 }
 
-/* All threads that compute. */
-GPU_FN void sm90_latent_barrier(void) {
-    asm volatile("bar.sync 6, 384;" ::: "memory");
-}
-
 /* The group that makes weights. */
 template <int DTYPE> GPU_FN void sm90_latent_rate(const sm90_latent_block &b) {
     const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4,
@@ -250,7 +246,7 @@ template <int DTYPE> GPU_FN void sm90_latent_rate(const sm90_latent_block &b) {
         sm90_arrive(SM90_BARRIER(b, weighed, n & 1));
     }
     sm90_latent_end(b, sums, unit);
-    sm90_latent_barrier();
+    sm90_arrive(SM90_BARRIER(b, ended, 0));
 }
 
 /* --- values --- */
@@ -320,7 +316,7 @@ template <int DTYPE> GPU_FN void sm90_latent_sum(const sm90_latent_block &b, int
             sm90_matrix(tile + (uint32_t)group * 4 * SM90_LATENT_PART, SM90_LATENT_PART));
         sm90_arrive_if(SM90_BARRIER(b, empty, n & 1), lane == 0);
     }
-    sm90_latent_barrier();
+    sm90_wait(SM90_BARRIER(b, ended, 0), 0);
     sm90_latent_store<DTYPE>(b, out, row, group * SM90_LATENT_COLUMNS + lane % 4 * 2);
 }
 

@@ -317,10 +317,10 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
             const decode_chunk at = decode_chunk_of(b, warp, slot);
             if constexpr (!S::CODES)
                 decode_attend<DTYPE, S, 0>(b, n, item, chunk, is_whole, at, rows);
+            else if constexpr (S::CODES == SM90_DECODE_E5M2)
+                decode_attend<DTYPE, S, ROPE_F8E5M2>(b, n, item, chunk, is_whole, at, rows);
             else if (c->store == ROPE_F8E4M3)
                 decode_attend<DTYPE, S, ROPE_F8E4M3>(b, n, item, chunk, is_whole, at, rows);
-            else if (c->store == ROPE_F8E5M2)
-                decode_attend<DTYPE, S, ROPE_F8E5M2>(b, n, item, chunk, is_whole, at, rows);
             else
                 decode_attend<DTYPE, S, ROPE_I8>(b, n, item, chunk, is_whole, at, rows);
             __syncwarp();

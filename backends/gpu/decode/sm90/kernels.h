@@ -28,6 +28,9 @@ enum {
     SM90_DECODE_CODES = 3      /* of those of caches of 8 bits: 8, 16, bands of 16 */
 };
 
+/* Types of codes that a kernel has: e5m2 beside the other two would slow those. */
+enum { SM90_DECODE_E4M3_I8 = 1, SM90_DECODE_E5M2 };
+
 /* Items whose queries, and whose sums, are in shared memory at a time. */
 enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
 
@@ -176,6 +179,7 @@ typedef struct sm90_decode_call {
  * whose maps have each two as one of 16 bits. */
 extern const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_DIMS][SM90_DECODE_INSTANCES];
 extern const void *const gpu_decode_sm90_codes[2][SM90_DECODE_DIMS][SM90_DECODE_CODES];
+extern const void *const gpu_decode_sm90_e5m2[2][SM90_DECODE_DIMS][SM90_DECODE_CODES];
 
 #ifdef __cplusplus
 }

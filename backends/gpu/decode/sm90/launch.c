@@ -170,7 +170,9 @@ static kernel kernel_of(const rope_decode_problem *p, int32_t instance) {
     const int32_t dim = gpu_decode_sm90_dim(p), bf16 = p->append->rope.dtype == ROPE_BF16,
                   wide = dim == SM90_DECODE_DIM_OF(1);
     const void *const *elements = gpu_decode_sm90_kernels[bf16][wide],
-                      *const *codes = gpu_decode_sm90_codes[bf16][wide];
+                      *const *codes = gpu_decode_sm90_store(p) == ROPE_F8E5M2
+                                          ? gpu_decode_sm90_e5m2[bf16][wide]
+                                          : gpu_decode_sm90_codes[bf16][wide];
     if (gpu_decode_sm90_store(p))
         return instance < 2 ? KERNEL(codes, 0, 8, dim, 1) : KERNEL(codes, instance - 1, 16, dim, 1);
     return instance == 0   ? KERNEL(elements, 0, 4, dim, 0)
