@@ -601,11 +601,20 @@ static const rope_status fault_status[FAULTS] = {
 
 static const one_launch packed = {ROPE_BF16, 4, 4, .page_size = 16, .packed = UNEVEN};
 
-/* The sequence that is wrong. */
+static int32_t *list_of(const decode_case *c, size_t part) {
+    return (int32_t *)(void *)(c->append.base.arena + part);
+}
+
+/* The sequence that is wrong, of which none has fewer keys than tokens. */
 static int64_t break_one(decode_case *c, const parts *p, int fault) {
     const int32_t last = SEQUENCES - 1, held = (int32_t)pages_of(&packed) * packed.page_size;
-    unsigned char *arena = c->append.base.arena;
-    int32_t *boundaries = (int32_t *)(void *)(arena + p->boundaries);
+    int32_t *boundaries = list_of(c, p->boundaries), *keys = list_of(c, p->lengths),
+            *starts = list_of(c, p->starts);
+    for (int32_t s = 0; s < last; s++)
+        if (starts[s] < 0) {
+            starts[s] = 0;
+            keys[s] = tokens_of(&packed, s);
+        }
     if (fault == TOO_MANY) {
         c->args.most_tokens = packed.tokens - 1;
         return 1; /* which alone has as many as any */
@@ -613,8 +622,8 @@ static int64_t break_one(decode_case *c, const parts *p, int fault) {
     if (fault == FALLS) {
         boundaries[last + 1] = boundaries[last] - 1;
     } else {
-        ((int32_t *)(void *)(arena + p->lengths))[last] = held + 1;
-        ((int32_t *)(void *)(arena + p->starts))[last] = held + 1 - tokens_of(&packed, last);
+        keys[last] = held + 1;
+        starts[last] = held + 1 - tokens_of(&packed, last);
     }
     return last;
 }
@@ -622,17 +631,14 @@ static int64_t break_one(decode_case *c, const parts *p, int fault) {
 /* Gives a sequence's results, and its new tokens in both caches, back what they were. */
 static void take_back(const decode_case *c, const parts *p, int64_t s, unsigned char *result) {
     const unsigned char *arena = c->append.base.arena;
-    const int32_t *table = (const int32_t *)(const void *)(arena + p->table);
+    const int32_t *table = list_of(c, p->table), start = list_of(c, p->starts)[s];
     const size_t rows = (size_t)(K_HEADS * packed.group), head = (size_t)dim_of(&packed) * 2,
                  first = (size_t)tokens_ahead(&packed, s) * rows,
                  count = (size_t)tokens_of(&packed, s) * rows, token = K_HEADS * stored_of(&packed);
     memcpy(result + p->out + first * head, arena + p->out + first * head, count * head);
     memcpy(result + p->lse + first * 4, arena + p->lse + first * 4, count * 4);
-    for (int32_t n = keys_of(&packed, s) - tokens_of(&packed, s); n < keys_of(&packed, s); n++) {
-        const int32_t size = packed.page_size;
-        if (n < 0)
-            continue;
-        const int32_t page = table[s * pages_of(&packed) + n / size];
+    for (int32_t n = start; n < start + tokens_of(&packed, s); n++) {
+        const int32_t size = packed.page_size, page = table[s * pages_of(&packed) + n / size];
         const size_t at = (size_t)(page * size + n % size) * token;
         for (int i = 0; i < 2; i++)
             memcpy(result + p->cache[i] + at, arena + p->cache[i] + at, token);
