@@ -605,7 +605,7 @@ static int32_t *list_of(const decode_case *c, size_t part) {
     return (int32_t *)(void *)(c->append.base.arena + part);
 }
 
-/* The sequence that is wrong, of which none has fewer keys than tokens. */
+/* The sequence that is wrong, or none by FAULTS. No sequence has fewer keys than tokens. */
 static int64_t break_one(decode_case *c, const parts *p, int fault) {
     const int32_t last = SEQUENCES - 1, held = (int32_t)pages_of(&packed) * packed.page_size;
     int32_t *boundaries = list_of(c, p->boundaries), *keys = list_of(c, p->lengths),
@@ -619,9 +619,9 @@ static int64_t break_one(decode_case *c, const parts *p, int fault) {
         c->args.most_tokens = packed.tokens - 1;
         return 1; /* which alone has as many as any */
     }
-    if (fault == FALLS) {
+    if (fault == FALLS)
         boundaries[last + 1] = boundaries[last] - 1;
-    } else {
+    if (fault == TOO_LONG) {
         keys[last] = held + 1;
         starts[last] = held + 1 - tokens_of(&packed, last);
     }
@@ -689,6 +689,7 @@ static int has_kernel(const char *name) {
     const parts p = parts_of(&packed);
     decode_case c;
     make(&c, &packed, &p, 0);
+    (void)break_one(&c, &p, FAULTS);
     unsigned char *result = malloc(p.bytes);
     const rope_status status = decode_run(&c, name, 0, result);
     free(result);
