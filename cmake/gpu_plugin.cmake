@@ -3,7 +3,7 @@
 set(ropekit_gpu_kernels attention/f16.cu attention/bf16.cu attention_backward/f16.cu attention_backward/bf16.cu
     attention/f32.cu append/bf16.cu append/f16.cu attention_backward/f32.cu rope/bf16.cu rope/f16.cu append/f32.cu
     rope/f32.cu rope/f64.cu append_backward/bf16.cu append_backward/f16.cu append_backward/f32.cu
-    append_backward/join.cu attention/gather.cu attention/merge.cu traffic.cu)
+    append_backward/join.cu attention/gather.cu attention/merge.cu decode/bf16.cu decode/f16.cu traffic.cu)
 set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candidates.c rope/launch.c
     rope/launch_generic.c rope/launch_plain.c rope/launch_plan.c rope/launch_vector.c rope/launch_window.c
     rope/lists.c append/candidates.c append/launch.c
@@ -12,7 +12,8 @@ set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candid
     append_backward/candidates.c append_backward/launch.c
     attention/bind.c attention/candidates.c attention/choose.c attention/decode.c attention/gather.c
     attention/launch.c attention/merge.c attention/prologue.c attention/sizes.c attention/workspace.c
-    attention_backward/candidates.c attention_backward/launch.c attention_backward/workspace.c)
+    attention_backward/candidates.c attention_backward/launch.c attention_backward/workspace.c
+    decode/candidates.c decode/choose.c decode/launch.c)
 set(ropekit_gpu_sm90_kernels attention/sm90/kernel.cu attention/sm90/latent.cu
     attention_backward/sm90/kernel.cu
     attention_backward/sm90/wide.cu decode/sm90/codes.cu
@@ -20,7 +21,7 @@ set(ropekit_gpu_sm90_kernels attention/sm90/kernel.cu attention/sm90/latent.cu
 set(ropekit_gpu_sm90_host attention/sm90/call.c attention/sm90/choose.c attention/sm90/latent.c
     attention/sm90/launch.c
     attention/sm90/map.c attention/sm90/schedule.c
-    attention_backward/sm90/launch.c decode/candidates.c decode/sm90/choose.c decode/sm90/launch.c)
+    attention_backward/sm90/launch.c decode/sm90/choose.c decode/sm90/launch.c)
 list(TRANSFORM ropekit_gpu_sm90_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
 list(TRANSFORM ropekit_gpu_sm90_host PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)

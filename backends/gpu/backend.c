@@ -11,9 +11,7 @@ static const rope_candidate_list *const lists[] = {&gpu_rope_candidates,
                                                    &gpu_attention_candidates,
                                                    &gpu_attention_backward_candidates,
                                                    &gpu_attention_merge_candidates,
-#ifdef ROPEKIT_SM90
                                                    &gpu_decode_candidates,
-#endif
                                                    &gpu_traffic_candidates};
 
 static const rope_backend backend = GPU_BACKEND(gpu_device_count);

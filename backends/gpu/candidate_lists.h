@@ -10,9 +10,7 @@ extern const rope_candidate_list gpu_append_backward_candidates;
 extern const rope_candidate_list gpu_attention_candidates;
 extern const rope_candidate_list gpu_attention_backward_candidates;
 extern const rope_candidate_list gpu_attention_merge_candidates;
-#ifdef ROPEKIT_SM90
 extern const rope_candidate_list gpu_decode_candidates;
-#endif
 extern const rope_candidate_list gpu_traffic_candidates; /* "copy" and "update" */
 
 #endif

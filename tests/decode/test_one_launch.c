@@ -1,5 +1,6 @@
-/* The kernel that decodes in one launch beside the calls that it replaces: the bytes of both caches
- * are the same, and results differ by no more than either kernel may err. */
+/* Kernels that decode in one launch beside the calls that they replace: the bytes of both caches
+ * are the same, and results differ by no more than either kernel may err; those of the portable
+ * kernel do not differ. */
 #include "tests/decode/compare.h"
 #include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
@@ -11,7 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char kernel[] = "decode_sm90";
+static const char sm90[] = "decode_sm90", portable[] = "decode_portable";
+static const char *kernel; /* that is tested */
+
+/* An emulated device has grids of so few blocks. */
+enum { EMULATED_SEQUENCES = 64 };
 
 enum { SEQUENCES = 5, K_HEADS = 2, PLACES = 2048, OUTSIDE = 3, GENERATED = 60 };
 
@@ -466,10 +471,28 @@ static void check_alone(const decode_case *c, const one_launch *o, const parts *
     }
 }
 
+/* What the kernel takes of a case. */
+static one_launch taken(one_launch o) {
+    if (kernel == portable) {
+        o.tokens = 1;
+        o.group = o.group > 16 ? 16 : o.group;
+        o.store = o.scale = o.ring = o.tree = o.packed = 0;
+        if (test_number("ROPE_TEST_EMULATED", 0) && o.sequences > EMULATED_SEQUENCES)
+            o.sequences = EMULATED_SEQUENCES;
+    }
+    return o;
+}
+
+static int is_whole(const one_launch *o) {
+    const one_launch t = taken(*o);
+    return memcmp(&t, o, sizeof t) == 0;
+}
+
 /* The first case runs where any does. */
-static void one_launch_required(void) {
+static void one_launch_required(const char *required) {
     const char *name;
     int32_t i = 0;
+    kernel = required;
     decode_required();
     device_not_provided("it has no such kernel");
     while ((name = device_kernel_of("decode", i)) && strcmp(name, kernel) != 0)
@@ -510,6 +533,8 @@ static void check_case(const one_launch *o, int64_t index) {
     CHECK_STATUS(ROPE_OK, decode_run(&c, kernel, 0, result));
     CHECK_STATUS(ROPE_OK, decode_run(&c, "composed", 0, expected));
     check_close(o, &p, expected, result);
+    CHECK(kernel != portable || memcmp(expected, result, p.bytes) == 0,
+          "bytes differ from those of the calls");
     CHECK_STATUS(ROPE_OK, decode_run(&c, kernel, 1, again));
     CHECK(memcmp(result, again, p.bytes) == 0, "a graph gives other bytes");
     check_alone(&c, o, &p, result);
@@ -519,17 +544,26 @@ static void check_case(const one_launch *o, int64_t index) {
     free(c.append.base.arena);
 }
 
-TEST(decode_one_launch, as_the_calls_that_it_replaces) {
-    one_launch_required();
+static void check_cases(const char *required) {
+    one_launch_required(required);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        check_case(&cases[i], (int64_t)i);
+        if (is_whole(&cases[i]))
+            check_case(&cases[i], (int64_t)i);
+}
+
+TEST(decode_one_launch, as_the_calls_that_it_replaces) {
+    check_cases(sm90);
+}
+
+TEST(decode_one_launch, portable_as_the_calls_that_it_replaces) {
+    check_cases(portable);
 }
 
 #define ONE_OF(r, ...)                                                                             \
     ((const int32_t[]){__VA_ARGS__})[random_between(                                               \
         r, 0, (int64_t)(sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)) - 1)]
 
-/* What the kernel takes. */
+/* What kernels take. */
 static one_launch generate(test_random *r) {
     one_launch o = {.dtype = ONE_OF(r, ROPE_BF16, ROPE_F16),
                     .group = ONE_OF(r, 1, 2, 3, 4, 7, 8, 16, 21)};
@@ -561,18 +595,26 @@ static one_launch generate(test_random *r) {
     return o;
 }
 
-TEST(decode_one_launch, generated) {
-    one_launch_required();
+static void check_generated(const char *required) {
+    one_launch_required(required);
     for (int64_t i = -1; test_next(&i, GENERATED);) {
         test_random r = random_stream(test_seed() + 5, i);
-        const one_launch o = generate(&r);
+        const one_launch o = taken(generate(&r));
         check_case(&o, 1000 + i);
     }
 }
 
+TEST(decode_one_launch, generated) {
+    check_generated(sm90);
+}
+
+TEST(decode_one_launch, portable_generated) {
+    check_generated(portable);
+}
+
 /* A sequence whose table has a page that the cache lacks is left out, and says so. */
-TEST(decode_one_launch, a_page_that_is_not_there_raises_the_flag) {
-    one_launch_required();
+static void check_flag(const char *required) {
+    one_launch_required(required);
     const one_launch *o = &cases[0];
     const parts p = parts_of(o);
     decode_case c;
@@ -589,6 +631,14 @@ TEST(decode_one_launch, a_page_that_is_not_there_raises_the_flag) {
     free(expected);
     free(result);
     free(c.append.base.arena);
+}
+
+TEST(decode_one_launch, a_page_that_is_not_there_raises_the_flag) {
+    check_flag(sm90);
+}
+
+TEST(decode_one_launch, portable_a_page_that_is_not_there_raises_the_flag) {
+    check_flag(portable);
 }
 
 /* --- a sequence that a call cannot have, of packed ones --- */
@@ -648,7 +698,7 @@ static void take_back(const decode_case *c, const parts *p, int64_t s, unsigned 
 /* The other sequences have what the composed call gives them. */
 static void check_left_out(decode_case *c, const parts *p, int fault, int64_t s, const char *name,
                            const unsigned char *result) {
-    const int takes = fault == TOO_MANY && strcmp(name, kernel) != 0;
+    const int takes = fault == TOO_MANY && strcmp(name, sm90) != 0;
     int32_t flag;
     unsigned char *expected = malloc(p->bytes);
     memcpy(&flag, result + p->flag, sizeof flag);
@@ -702,7 +752,7 @@ static int has_kernel(const char *name) {
 TEST(decode_one_launch, a_sequence_that_a_call_cannot_have) {
     decode_required();
     device_not_provided("it may be left out in another way");
-    const char *const names[] = {"composed", kernel};
+    const char *const names[] = {"composed", sm90};
     for (int i = 0; i < 2; i++)
         for (int fault = 0; fault < FAULTS && has_kernel(names[i]); fault++)
             for (int has_flag = 0; has_flag < 2; has_flag++)

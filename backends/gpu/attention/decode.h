@@ -264,6 +264,34 @@ GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int s
     b->sums[gpu_thread()] = sums;
 }
 
+/* The keys of a split that are seen: from `from` of the tile that begins at key `base` up to `end`.
+ */
+struct gpu_decode_span {
+    int base, from, end;
+};
+
+GPU_FN gpu_decode_span gpu_decode_span_of(const gpu_decode_keys &k, int split) {
+    const int begin = (k.split + split) * k.size, seen = begin > k.first ? begin : k.first,
+              base = seen / GPU_TILE_KEYS * GPU_TILE_KEYS,
+              last = begin + k.size < k.count ? begin + k.size : k.count;
+    return {base, seen - base, last - base};
+}
+
+/* Attends to a split whose places of keys are known and whose first tile is being copied. */
+template <int DTYPE, int D>
+GPU_FN void gpu_decode_split(const gpu_decode_call &c, gpu_decode_block *b,
+                             const gpu_decode_keys &k, const gpu_decode_span &span, int sequence,
+                             int key_head, int split, char *queries, char *stage) {
+    gpu_tile_rows<D, GPU_SPLIT_ROWS> rows = {};
+    gpu_decode_loop<DTYPE, D>(c, b, sequence, key_head, span.base, span.from, span.end, queries,
+                              stage, rows);
+    gpu_copies_wait<0>();
+    __syncthreads();
+    float *kept = (float *)(void *)stage;
+    gpu_split_keep<D>(b->sums + gpu_thread(), rows, c.group, &b->joint, kept);
+    gpu_decode_finish<DTYPE, D>(c, b, sequence, k.row, key_head, split, k.splits <= 1, kept);
+}
+
 template <int DTYPE, int D>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, D > GPU_TILE_NARROW ? 2 : GPU_SPLIT_BLOCKS)
     gpu_attention_decode(GPU_PARAMETER gpu_decode_call call) {
@@ -280,32 +308,23 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, D > GPU_TILE_NARROW ? 2
             *c.flag = 1;
         if (k.fails || k.empty || (split > 0 && split >= k.splits))
             return;
-        const int begin = (k.split + split) * k.size, seen = begin > k.first ? begin : k.first,
-                  base = seen / GPU_TILE_KEYS * GPU_TILE_KEYS,
-                  last = begin + k.size < k.count ? begin + k.size : k.count, from = seen - base,
-                  end = last - base;
+        const gpu_decode_span span = gpu_decode_span_of(k, split);
         gpu_decode_copy_queries<D>(c, k.row, key_head, queries);
         if (threadIdx.x == 0)
             b.lacks_page = 0;
         __syncthreads();
-        gpu_decode_place<D>(c, &b, sequence, key_head, base, from, end, 0);
+        gpu_decode_place<D>(c, &b, sequence, key_head, span.base, span.from, span.end, 0);
         gpu_copies_mark();
         const rope_coefficients m = gpu_decode_angle<D>(c, k);
         __syncthreads();
-        gpu_decode_copy<D>(c, &b, from, end, 0, stage, stage + GPU_TILE_KEYS * D * 2);
+        gpu_decode_copy<D>(c, &b, span.from, span.end, 0, stage, stage + GPU_TILE_KEYS * D * 2);
         gpu_copies_mark();
         if (c.pairs) {
             gpu_copies_wait<1>();
             __syncthreads();
             gpu_decode_rotate<DTYPE, D>(c, m, queries);
         }
-        gpu_tile_rows<D, GPU_SPLIT_ROWS> rows = {};
-        gpu_decode_loop<DTYPE, D>(c, &b, sequence, key_head, base, from, end, queries, stage, rows);
-        gpu_copies_wait<0>();
-        __syncthreads();
-        float *kept = (float *)(void *)stage;
-        gpu_split_keep<D>(b.sums + gpu_thread(), rows, c.group, &b.joint, kept);
-        gpu_decode_finish<DTYPE, D>(c, &b, sequence, k.row, key_head, split, k.splits <= 1, kept);
+        gpu_decode_split<DTYPE, D>(c, &b, k, span, sequence, key_head, split, queries, stage);
     }
 }
 

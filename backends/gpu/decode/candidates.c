@@ -1,16 +1,15 @@
-/* The operation "decode": the kernel that does it in one launch. Other calls are composed. */
+/* The operation "decode": kernels that do it in one launch. Other calls are composed. */
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/candidate_lists.h"
-#include "backends/gpu/decode/sm90.h"
+#include "backends/gpu/decode/launch.h"
 #include "backends/gpu/device.h"
 #include "backends/gpu/rope/lists.h"
-
-#include <stdio.h>
 
 /* The state of a plan, whose lists lie on the device. */
 typedef struct decode_state {
     gpu_binding on;
+    const gpu_decode_kernel *kernel;
     rope_append_problem append;
     rope_attention_problem attention;
     rope_decode_problem problem;
@@ -22,28 +21,25 @@ typedef struct decode_work {
     void *workspace;
 } decode_work;
 
+static const gpu_decode_kernel *kernel_of_candidate(const rope_candidate *self) {
+    return self->data;
+}
+
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
-    const char *declined = problem ? gpu_decode_sm90_decline(problem) : NULL;
-    (void)self;
-    if (!gpu_decode_sm90_runs(device))
-        declined = "declined: it is no GPU of sm_90";
-    if (!declined)
-        return ROPE_OK;
-    snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
-    return ROPE_DECLINED;
+    return kernel_of_candidate(self)->query(problem, device, reason);
 }
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *given, int32_t device) {
     const rope_decode_problem *problem = given;
     decode_state *state = to;
-    (void)self;
+    state->kernel = self->data;
     state->append = *problem->append;
     state->attention = *problem->attention;
     state->problem = (rope_decode_problem){&state->append, &state->attention};
     gpuError_t error = gpu_bind(&state->on, device, state->append.rope.launch, NULL, 0);
     if (error == gpuSuccess)
-        error = gpu_decode_sm90_load(problem, &state->on.early);
+        error = state->kernel->load(problem, &state->on.early);
     state->on.early &= state->append.rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     return error == gpuSuccess
                ? gpu_lists_copy(&problem->append->rope, &state->append.rope, &state->on.lists)
@@ -88,7 +84,7 @@ static gpuError_t launch(const gpu_binding *binding, const void *given, void *st
     const decode_work *work = given;
     const gpu_decode_launch l = {&state->problem,          work->call,     work->workspace,
                                  binding->multiprocessors, binding->early, stream};
-    return gpu_decode_sm90_launch(&l);
+    return state->kernel->launch(&l);
 }
 
 static const gpu_operation operation = {"decoding", sizeof(decode_state), fill, check_memory,
@@ -99,24 +95,22 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
     return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
 }
 
-static rope_status workspace_of(const void *problem, const void *kernel, const void *given,
+static rope_status workspace_of(const void *problem, const void *kernel, const void *bounds,
                                 size_t *bytes) {
-    const rope_attention_bounds *b = given;
-    const gpu_binding *binding = kernel;
-    const rope_decode_problem *p = problem;
-    *bytes = gpu_decode_sm90_workspace(
-        &(gpu_decode_sizes){b->sequences > b->batch ? b->sequences : b->batch, b->tokens,
-                            b->k_tokens, b->q_heads, b->k_heads, b->batch * b->tokens,
-                            p->append->steps[ROPE_APPEND_Q].head_dim},
-        binding->multiprocessors);
+    const decode_state *state = kernel;
+    *bytes = state->kernel->workspace(problem, bounds, state->on.multiprocessors);
     return ROPE_OK;
+}
+
+/* Bytes of workspace that a call needs. */
+static size_t workspace_for(const decode_state *state, const rope_decode_call *call) {
+    return state->kernel->workspace_of(&state->problem, call, state->on.multiprocessors);
 }
 
 /* Whether a call takes the kernel, and was given the workspace that it then needs. */
 static int takes(const decode_state *state, const rope_decode_call *call) {
-    return gpu_decode_sm90_fits(&state->problem, call, state->on.multiprocessors) &&
-           gpu_decode_sm90_workspace_of(&state->problem, call, state->on.multiprocessors) <=
-               call->attention.workspace_bytes;
+    return state->kernel->fits(&state->problem, call, state->on.multiprocessors) &&
+           workspace_for(state, call) <= call->attention.workspace_bytes;
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *given, void *workspace,
@@ -127,9 +121,8 @@ static rope_status run(const void *problem, const void *kernel, const void *give
     if (!takes(state, given))
         return gpu_host->fail(ROPE_ERROR_UNSUPPORTED,
                               "the call does not take the kernel of decoding in one launch");
-    const rope_status status = gpu_workspace_check(
-        gpu_decode_sm90_workspace_of(&state->problem, given, state->on.multiprocessors),
-        work.call->attention.workspace_bytes, workspace);
+    const rope_status status = gpu_workspace_check(workspace_for(state, given),
+                                                   work.call->attention.workspace_bytes, workspace);
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
@@ -137,16 +130,19 @@ static const char *kernel_of(const void *kernel, const void *call) {
     return takes(kernel, call) ? NULL : "";
 }
 
-static const rope_candidate candidates[] = {{.operation = "decode",
-                                             .version = ROPE_DECODE_VERSION,
-                                             .numerics = ROPE_BOUNDED,
-                                             .name = "decode_sm90",
-                                             .query = query,
-                                             .bind = bind,
-                                             .workspace = workspace_of,
-                                             .run = run,
-                                             .release = gpu_release,
-                                             .kernel_of = kernel_of}};
+/* The first that accepts. */
+#define CANDIDATE(kernel, text)                                                                    \
+    {                                                                                              \
+        .operation = "decode", .version = ROPE_DECODE_VERSION, .numerics = ROPE_BOUNDED,           \
+        .name = text, .query = query, .bind = bind, .workspace = workspace_of, .run = run,         \
+        .release = gpu_release, .kernel_of = kernel_of, .data = &(kernel)                          \
+    }
+
+static const rope_candidate candidates[] = {
+#ifdef ROPEKIT_SM90
+    CANDIDATE(gpu_decode_sm90, "decode_sm90"),
+#endif
+    CANDIDATE(gpu_decode_portable, "decode_portable")};
 
 const rope_candidate_list gpu_decode_candidates = {sizeof(rope_candidate), candidates,
                                                    sizeof candidates / sizeof candidates[0]};

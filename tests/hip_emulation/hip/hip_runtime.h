@@ -42,6 +42,22 @@ static inline void __syncthreads() {
     emulated_block_barrier();
 }
 
+/* Threads take turns at barriers alone. */
+static inline void __threadfence() {}
+
+static inline unsigned long long atomicAdd(unsigned long long *to, unsigned long long x) {
+    const unsigned long long before = *to;
+    *to = before + x;
+    return before;
+}
+
+static inline unsigned long long atomicCAS(unsigned long long *to, unsigned long long expected,
+                                           unsigned long long x) {
+    const unsigned long long before = *to;
+    *to = before == expected ? x : before;
+    return before;
+}
+
 static inline int emulated_lane() {
     return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize;
 }

@@ -23,27 +23,11 @@ static int divides(int64_t n, int64_t most) {
 
 /* --- problems --- */
 
-static int is_rotation(const rope_problem *r, int32_t dim) {
-    return r->pairs == dim / 2 && r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 &&
-           r->frequency_sets == 1 && !r->xpos_rate && r->pairing_in == r->pairing_out &&
-           r->arithmetic == ROPE_ARITHMETIC_FP32;
-}
-
-static int is_norm(const rope_append_steps *s, int32_t dim, int32_t dtype) {
-    return s->norm == ROPE_NORM_RMS && s->norm_scope == ROPE_NORM_HEAD && s->norm_offset == 0 &&
-           s->norm_dim == dim && s->weight && s->weight_dtype == dtype;
-}
-
-static int is_plain(const rope_append_steps *s, int32_t dim, int32_t dtype) {
-    return s->head_dim == dim && s->factor == 1 && (!s->norm || is_norm(s, dim, dtype));
-}
-
-static int is_cached_plain(const rope_decode_problem *p, int32_t dim) {
+static int are_cached_alike(const rope_decode_problem *p) {
     const rope_append_steps *k = &p->append->steps[ROPE_APPEND_K],
                             *v = &p->append->steps[ROPE_APPEND_V];
     const int32_t codes = gpu_decode_sm90_store(p);
-    return k->store_dtype == v->store_dtype && k->scale == v->scale && k->dim_block == dim &&
-           v->dim_block == dim &&
+    return k->store_dtype == v->store_dtype && k->scale == v->scale &&
            (codes ? codes == ROPE_F8E4M3 || codes == ROPE_F8E5M2 || codes == ROPE_I8
                   : k->scale == 0);
 }
@@ -56,23 +40,11 @@ static int is_ring(int64_t ring) {
 const char *gpu_decode_sm90_decline(const rope_decode_problem *problem) {
     const rope_append_problem *a = problem->append;
     const rope_attention_problem *t = problem->attention;
-    const rope_append_steps *q = &a->steps[ROPE_APPEND_Q], *k = &a->steps[ROPE_APPEND_K],
-                            *v = &a->steps[ROPE_APPEND_V];
-    const int32_t dtype = a->rope.dtype, dim = gpu_decode_sm90_dim(problem);
-    if (dtype != ROPE_F16 && dtype != ROPE_BF16)
-        return "declined: dtype is not of 16 bits";
-    if ((dim != SM90_DECODE_DIM_OF(0) && dim != SM90_DECODE_DIM_OF(1)) ||
-        !is_plain(q, dim, dtype) || !is_plain(k, dim, dtype) || !is_plain(v, dim, dtype) ||
-        v->norm || q->scale || q->store_dtype != dtype)
-        return "declined: heads are not of 64 or 128 elements, or have a norm or a factor of "
-               "another kind";
-    if (!is_cached_plain(problem, dim))
+    const char *declined = gpu_decode_decline(problem);
+    if (declined)
+        return declined;
+    if (!are_cached_alike(problem))
         return "declined: k and v are not cached alike, in dtype, f8e4m3, f8e5m2 or i8";
-    if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
-        return "declined: it rotates a part of heads, or not by exact angles of one axis";
-    if (t->window_right != INT64_MAX || rope_mask_counts(t) || !(t->scale > 0))
-        return "declined: there is a window to the right, a tree with a window or chunks or a "
-               "scale below 0";
     if (t->cache == ROPE_CACHE_TABLE && a->page_size % CHUNK)
         return "declined: pages are not of a multiple of 16 tokens";
     if (a->ring && !is_ring(a->ring))
@@ -135,7 +107,8 @@ void gpu_decode_sm90_layout(const gpu_decode_sizes *s, int multiprocessors, size
     bytes[2] = parts * (size_t)s->dim * 4;
 }
 
-size_t gpu_decode_sm90_workspace(const gpu_decode_sizes *given, int multiprocessors) {
+/* Of calls of these sizes, or of fewer sequences, tokens and keys. */
+static size_t workspace_within(const gpu_decode_sizes *given, int multiprocessors) {
     const int64_t group = given->k_heads ? given->q_heads / given->k_heads : 0;
     gpu_decode_sizes sizes = *given;
     size_t most = 0;
@@ -173,7 +146,7 @@ gpu_decode_sizes gpu_decode_sm90_sizes(const rope_decode_problem *p, const rope_
                               a->tensor[ROPE_APPEND_Q].heads,
                               a->tensor[ROPE_APPEND_K].heads,
                               a->rope.batch * a->rope.tokens,
-                              gpu_decode_sm90_dim(p)};
+                              gpu_decode_dim(p)};
 }
 
 /* A cache as tensor copies see it, of 16-bit elements: of codes two are one. */
@@ -188,7 +161,7 @@ static cache_view cache_of(const rope_decode_problem *p, const rope_decode_call 
     return (cache_view){
         {o->cache_stride[0] / each, o->cache_stride[1] / each, o->cache_stride[2] / each},
         {o->cache, NULL, o->cache_stride[4], call->attention.pages, p->attention->page_size,
-         o->heads, (int32_t)(gpu_decode_sm90_dim(p) / each)}};
+         o->heads, (int32_t)(gpu_decode_dim(p) / each)}};
 }
 
 /* Whether heads lie in words of so many elements. */
@@ -251,8 +224,20 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
            in_words(t->out, t->out_stride, 4);
 }
 
+size_t gpu_decode_sm90_workspace(const rope_decode_problem *p, const rope_attention_bounds *b,
+                                 int multiprocessors) {
+    const gpu_decode_sizes sizes = {b->sequences > b->batch ? b->sequences : b->batch,
+                                    b->tokens,
+                                    b->k_tokens,
+                                    b->q_heads,
+                                    b->k_heads,
+                                    b->batch * b->tokens,
+                                    gpu_decode_dim(p)};
+    return workspace_within(&sizes, multiprocessors);
+}
+
 size_t gpu_decode_sm90_workspace_of(const rope_decode_problem *p, const rope_decode_call *call,
                                     int multiprocessors) {
     const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(p, call);
-    return gpu_decode_sm90_workspace(&sizes, multiprocessors);
+    return workspace_within(&sizes, multiprocessors);
 }

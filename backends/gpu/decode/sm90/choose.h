@@ -3,20 +3,22 @@
 #define ROPEKIT_GPU_DECODE_SM90_CHOOSE_H
 
 #include "backends/gpu/attention/sm90/map.h"
-#include "backends/gpu/decode/sm90.h"
+#include "backends/gpu/decode/launch.h"
 #include "backends/gpu/decode/sm90/kernels.h"
 
 /* Most items, tokens, slots and key heads; and keys, whose number leaves four bits for new tokens.
  */
 enum { GPU_DECODE_SM90_MOST = INT32_MAX / 2, GPU_DECODE_SM90_MOST_KEYS = (1 << 27) - 1 };
 
+typedef struct gpu_decode_sizes {
+    int64_t sequences, tokens, k_tokens, q_heads, k_heads; /* the most of each */
+    int64_t all;                                           /* tokens of all sequences */
+    int32_t dim;                                           /* elements of a head */
+} gpu_decode_sizes;
+
 /* 2^32 / n, rounded up; 0 for 1. */
 static inline uint32_t gpu_decode_sm90_reciprocal(int64_t n) {
     return n > 1 ? (uint32_t)((((uint64_t)1 << 32) + (uint64_t)n - 1) / (uint64_t)n) : 0;
-}
-
-static inline int32_t gpu_decode_sm90_dim(const rope_decode_problem *p) {
-    return p->append->steps[ROPE_APPEND_Q].head_dim;
 }
 
 /* The type of a cache's codes, or 0 where it has elements. */
@@ -37,6 +39,15 @@ static inline int32_t gpu_decode_sm90_instance(int64_t rows, int64_t tokens) {
 }
 
 gpu_decode_sizes gpu_decode_sm90_sizes(const rope_decode_problem *p, const rope_decode_call *call);
+
+/* As gpu_decode_kernel has them; why a problem does not take the kernel, or NULL. */
+const char *gpu_decode_sm90_decline(const rope_decode_problem *problem);
+int gpu_decode_sm90_fits(const rope_decode_problem *problem, const rope_decode_call *call,
+                         int multiprocessors);
+size_t gpu_decode_sm90_workspace(const rope_decode_problem *problem,
+                                 const rope_attention_bounds *bounds, int multiprocessors);
+size_t gpu_decode_sm90_workspace_of(const rope_decode_problem *problem,
+                                    const rope_decode_call *call, int multiprocessors);
 
 /* Splits of the longest sequence, as decode_splits counts them, and the least chunks of one. */
 int64_t gpu_decode_sm90_splits(const gpu_decode_sizes *s, int multiprocessors);

@@ -2,8 +2,9 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_KERNELS_H
 #define ROPEKIT_GPU_DECODE_SM90_KERNELS_H
 
+#include "backends/gpu/decode/kernels.h"
+
 #include <stddef.h>
-#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -99,25 +100,6 @@ typedef struct sm90_decode_cache {
     int64_t scale_page, scale_slot, scale_head;
 } sm90_decode_cache;
 
-/* A norm and a rotation of whole heads, ahead of the product or of the cache. */
-enum {
-    SM90_DECODE_NORM = 1,
-    SM90_DECODE_NORM_TWICE = 2,    /* ROPE_NORM_ROUND_TWICE */
-    SM90_DECODE_NORM_ONE_PLUS = 4, /* ROPE_NORM_ONE_PLUS_WEIGHT */
-    SM90_DECODE_ROTATES = 8,
-    SM90_DECODE_INTERLEAVED = 16,
-    SM90_DECODE_NEGATIVE = 32, /* sines are negated */
-    SM90_DECODE_WIDE_IDS = 64  /* ids and offsets are int64_t */
-};
-typedef struct sm90_decode_steps {
-    const void *ids; /* over [row, token]; or NULL: indices */
-    int64_t id_row, id_token, offset;
-    const void *offsets; /* of sequences, or NULL */
-    const void *weight;  /* of the norm, or NULL */
-    float eps;
-    int32_t flags;
-} sm90_decode_steps;
-
 /* Where splits leave what they give: of [sequence, band, key head] SM90_DECODE_HELPERS counters;
  * over [sequence, key head, split, row] the sums, and the largest logits with their sums of
  * weights. */
@@ -165,10 +147,10 @@ typedef struct sm90_decode_call {
     const void *starts; /* ... and what is added to it, or NULL */
     const void *slots;  /* of new tokens, the last keys of their sequences; or NULL: by starts */
     int64_t slot_row, slot_token;
-    const uint64_t *turns;      /* of pairs, or NULL */
-    float factor;               /* of cosines and sines */
-    sm90_decode_steps steps[2]; /* of q and of k */
-    float *lse;                 /* or NULL */
+    const uint64_t *turns;     /* of pairs, or NULL */
+    float factor;              /* of cosines and sines */
+    gpu_decode_steps steps[2]; /* of q and of k */
+    float *lse;                /* or NULL */
     int64_t lse_stride[3];
     int32_t *position_flag; /* or NULL */
     sm90_decode_parts parts;

@@ -4,6 +4,7 @@
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/geometry.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { CHUNK = SM90_DECODE_CHUNK, MOST = GPU_DECODE_SM90_MOST };
@@ -26,26 +27,6 @@ static sm90_decode_cache store_of(const rope_append_operand *o, int64_t bytes) {
                                o->scale_stride[0],
                                o->scale_stride[1],
                                o->scale_stride[2]};
-}
-
-static sm90_decode_steps steps_of(const rope_append_problem *p, const rope_append_call *call,
-                                  int tensor) {
-    const rope_append_steps *s = &p->steps[tensor];
-    const rope_position_map *map = &call->rope.position;
-    return (sm90_decode_steps){
-        .ids = map->ids,
-        .id_row = map->id_stride[1],
-        .id_token = map->id_stride[2],
-        .offset = map->offset,
-        .offsets = map->offsets,
-        .weight = s->norm ? call->tensor[tensor].weight : NULL,
-        .eps = s->eps,
-        .flags = (s->norm ? SM90_DECODE_NORM : 0) | (s->rotates ? SM90_DECODE_ROTATES : 0) |
-                 (p->rope.pairing_in == ROPE_PAIRING_INTERLEAVED ? SM90_DECODE_INTERLEAVED : 0) |
-                 (s->rounding == ROPE_NORM_ROUND_TWICE ? SM90_DECODE_NORM_TWICE : 0) |
-                 (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? SM90_DECODE_NORM_ONE_PLUS : 0) |
-                 (map->wide ? SM90_DECODE_WIDE_IDS : 0) |
-                 (p->rope.direction != ROPE_FORWARD ? SM90_DECODE_NEGATIVE : 0)};
 }
 
 static void fill_cache(const rope_decode_problem *p, const rope_decode_call *call,
@@ -131,8 +112,8 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
         .k = heads_of(a->tensor[ROPE_APPEND_K].in, a->tensor[ROPE_APPEND_K].in_stride),
         .v = heads_of(a->tensor[ROPE_APPEND_V].in, a->tensor[ROPE_APPEND_V].in_stride),
         .out = heads_of(t->out, t->out_stride),
-        .steps = {steps_of(l->problem->append, a, ROPE_APPEND_Q),
-                  steps_of(l->problem->append, a, ROPE_APPEND_K)},
+        .steps = {gpu_decode_steps_of(l->problem->append, a, ROPE_APPEND_Q),
+                  gpu_decode_steps_of(l->problem->append, a, ROPE_APPEND_K)},
         .lse = t->lse,
         .turns = l->problem->append->rope.set[0].turns,
         .factor = (float)l->problem->append->rope.set[0].attention_factor,
@@ -167,7 +148,7 @@ typedef struct kernel {
     }
 
 static kernel kernel_of(const rope_decode_problem *p, int32_t instance) {
-    const int32_t dim = gpu_decode_sm90_dim(p), bf16 = p->append->rope.dtype == ROPE_BF16,
+    const int32_t dim = gpu_decode_dim(p), bf16 = p->append->rope.dtype == ROPE_BF16,
                   wide = dim == SM90_DECODE_DIM_OF(1);
     const void *const *elements = gpu_decode_sm90_kernels[bf16][wide],
                       *const *codes = gpu_decode_sm90_store(p) == ROPE_F8E5M2
@@ -180,7 +161,7 @@ static kernel kernel_of(const rope_decode_problem *p, int32_t instance) {
                            : KERNEL(elements, instance, 16, dim, 0);
 }
 
-int gpu_decode_sm90_runs(int32_t device) {
+static int runs(int32_t device) {
     int major = 0, minor = 0;
     return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
                cudaSuccess &&
@@ -189,7 +170,17 @@ int gpu_decode_sm90_runs(int32_t device) {
            major == 9 && minor == 0;
 }
 
-gpuError_t gpu_decode_sm90_load(const rope_decode_problem *problem, int32_t *early) {
+static rope_status query(const rope_decode_problem *problem, int32_t device, char *reason) {
+    const char *declined = problem ? gpu_decode_sm90_decline(problem) : NULL;
+    if (!runs(device))
+        declined = "declined: it is no GPU of sm_90";
+    if (!declined)
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    return ROPE_DECLINED;
+}
+
+static gpuError_t load(const rope_decode_problem *problem, int32_t *early) {
     const void *functions[SM90_DECODE_INSTANCES];
     for (int32_t i = 0; i < SM90_DECODE_INSTANCES; i++)
         functions[i] = kernel_of(problem, i).function;
@@ -199,7 +190,7 @@ gpuError_t gpu_decode_sm90_load(const rope_decode_problem *problem, int32_t *ear
     return error;
 }
 
-gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
+static gpuError_t launch(const gpu_decode_launch *l) {
     const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(l->problem, l->call);
     const int64_t rows = sizes.tokens * (sizes.q_heads / sizes.k_heads);
     const kernel k = kernel_of(l->problem, gpu_decode_sm90_instance(rows, sizes.tokens));
@@ -217,3 +208,7 @@ gpuError_t gpu_decode_sm90_launch(const gpu_decode_launch *l) {
     void *arguments[] = {&maps[0], &maps[1], &call};
     return gpu_launch_kernel(k.function, grid, block, arguments, k.shared, l->stream, l->early);
 }
+
+const gpu_decode_kernel gpu_decode_sm90 = {
+    query, load, gpu_decode_sm90_fits, gpu_decode_sm90_workspace, gpu_decode_sm90_workspace_of,
+    launch};

@@ -5,13 +5,9 @@
 
 #include "backends/gpu/append/store.h"
 #include "backends/gpu/append/token.h"
+#include "backends/gpu/decode/counter.h"
 #include "backends/gpu/decode/sm90/block.h"
-#include "common/math/norm.h"
-
-/* A lane's elements of a head, two of each half. */
-struct decode_words {
-    uint32_t low, high;
-};
+#include "backends/gpu/decode/steps.h"
 
 /* What a lane keeps: turns of its pairs, and weights of the norms of q and k. */
 struct decode_constants {
@@ -48,7 +44,7 @@ template <class S> GPU_FN void decode_write_words(char *head, decode_words x) {
 }
 
 template <class S> GPU_FN decode_constants decode_constants_of(const sm90_decode_call *c) {
-    const int lane = decode_part_lane<S>(), joined = c->steps[0].flags & SM90_DECODE_INTERLEAVED;
+    const int lane = decode_part_lane<S>(), joined = c->steps[0].flags & GPU_STEP_INTERLEAVED;
     const unsigned long long *turns = (const unsigned long long *)c->turns;
     decode_constants made = {};
     if (turns) {
@@ -64,15 +60,6 @@ template <class S> GPU_FN decode_constants decode_constants_of(const sm90_decode
 
 /* --- counters of splits --- */
 
-/* A counter says how many splits are there behind a mark, and holds the mark alone before and after
- * a call. Other memory was never a counter's, and becomes one. */
-#define DECODE_MARK 0x726f70656b690000ull
-enum { DECODE_COUNT_BITS = 16 };
-
-GPU_FN bool decode_is_counter(unsigned long long x) {
-    return x >> DECODE_COUNT_BITS == DECODE_MARK >> DECODE_COUNT_BITS;
-}
-
 /* head: over [band, key head]. */
 GPU_FN unsigned long long *decode_counter(const sm90_decode_call *c, int sequence, int head,
                                           int helper) {
@@ -86,32 +73,22 @@ GPU_FN unsigned long long decode_read_counter(const unsigned long long *counter)
     return x;
 }
 
-/* x: what was read. None counts ahead of this, so that no count is lost. */
-GPU_FN void decode_mark(unsigned long long *counter, unsigned long long x) {
-    while (!decode_is_counter(x)) {
-        const unsigned long long found = atomicCAS(counter, x, DECODE_MARK);
-        if (found == x)
-            return;
-        x = found;
-    }
-}
-
 /* --- loads --- */
 
 /* Of a sequence's token n. */
-GPU_FN decode_raw decode_read_id(const sm90_decode_steps *s, int sequence, int begin, int n) {
-    return s->ids ? decode_read_index(s->ids, s->flags & SM90_DECODE_WIDE_IDS,
+GPU_FN decode_raw decode_read_id(const gpu_decode_steps *s, int sequence, int begin, int n) {
+    return s->ids ? decode_read_index(s->ids, s->flags & GPU_STEP_WIDE_IDS,
                                       sequence * s->id_row + (begin + n) * s->id_token)
                   : decode_raw{n, 0};
 }
 
-GPU_FN decode_raw decode_read_offset(const sm90_decode_steps *s, int sequence) {
-    return s->offsets ? decode_read_index(s->offsets, s->flags & SM90_DECODE_WIDE_IDS, sequence)
+GPU_FN decode_raw decode_read_offset(const gpu_decode_steps *s, int sequence) {
+    return s->offsets ? decode_read_index(s->offsets, s->flags & GPU_STEP_WIDE_IDS, sequence)
                       : decode_raw{0, 0};
 }
 
-GPU_FN int64_t decode_position(const sm90_decode_steps *s, decode_raw id, decode_raw offset) {
-    const int wide = s->flags & SM90_DECODE_WIDE_IDS;
+GPU_FN int64_t decode_position(const gpu_decode_steps *s, decode_raw id, decode_raw offset) {
+    const int wide = s->flags & GPU_STEP_WIDE_IDS;
     return rope_sum(rope_sum(decode_value(id, wide), decode_value(offset, wide)), s->offset);
 }
 
@@ -203,65 +180,25 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
 
 /* --- steps --- */
 
-template <int DTYPE>
-GPU_FN uint32_t decode_normalize_word(int flags, float by, uint32_t x, uint32_t weight) {
-    const float2 two = gpu_split<DTYPE>(x), w = gpu_split<DTYPE>(weight);
-    float2 y = {two.x * by, two.y * by};
-    if (flags & SM90_DECODE_NORM_TWICE)
-        y = gpu_round<DTYPE>(y.x, y.y);
-    const bool plus = flags & SM90_DECODE_NORM_ONE_PLUS;
-    return gpu_join<DTYPE>(y.x * (plus ? 1.0f + w.x : w.x), y.y * (plus ? 1.0f + w.y : w.y));
-}
-
-/* By the root of the mean square, which is summed in the tree of common/math/norm.h. */
-template <int DTYPE, class S>
-GPU_FN decode_words decode_normalize(int flags, float eps, decode_words weight, decode_words x) {
-    const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
-    float node[2] = {rope_norm_squares(low.x, low.y), rope_norm_squares(high.x, high.y)};
-#pragma unroll
-    for (int bit = 1; bit < S::LANES; bit *= 2) {
-        node[0] += __shfl_xor_sync(~0u, node[0], bit);
-        node[1] += __shfl_xor_sync(~0u, node[1], bit);
-    }
-    const float by = rope_norm_reciprocal(node[0] + node[1], S::DIM, eps);
-    return {decode_normalize_word<DTYPE>(flags, by, x.low, weight.low),
-            decode_normalize_word<DTYPE>(flags, by, x.high, weight.high)};
-}
-
-GPU_FN rope_coefficients decode_angle(int flags, float factor, int64_t position, uint64_t turns) {
-    const rope_cos_sin a = rope_cos_sin_turns((uint64_t)position * turns);
-    const float cos = a.c * factor, sin = a.s * (flags & SM90_DECODE_NEGATIVE ? -factor : factor);
-    return {cos, sin, cos, sin};
-}
-
-template <int DTYPE>
-GPU_FN decode_words decode_rotate(int joined, const rope_coefficients (&m)[2], decode_words x) {
-    const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
-    const rope_pair one = rope_rotate({low.x, joined ? low.y : high.x}, m[0]),
-                    two = rope_rotate({joined ? high.x : low.y, high.y}, m[1]);
-    return joined ? decode_words{gpu_join<DTYPE>(one.x1, one.x2), gpu_join<DTYPE>(two.x1, two.x2)}
-                  : decode_words{gpu_join<DTYPE>(one.x1, two.x1), gpu_join<DTYPE>(one.x2, two.x2)};
-}
-
 /* Norm and rotation of a head. Not inline: one copy of it serves all rows. */
 template <int DTYPE, class S>
 static __device__ __noinline__ decode_words decode_step(int flags, float factor, float eps,
                                                         uint64_t turns0, uint64_t turns1,
                                                         decode_words weight, int64_t position,
                                                         decode_words x) {
-    if (flags & SM90_DECODE_NORM)
+    if (flags & GPU_STEP_NORM)
         x = decode_normalize<DTYPE, S>(flags, eps, weight, x);
-    if (!(flags & SM90_DECODE_ROTATES))
+    if (!(flags & GPU_STEP_ROTATES))
         return x;
     const rope_coefficients m[2] = {decode_angle(flags, factor, position, turns0),
                                     decode_angle(flags, factor, position, turns1)};
-    return decode_rotate<DTYPE>(flags & SM90_DECODE_INTERLEAVED, m, x);
+    return decode_rotate<DTYPE>(flags & GPU_STEP_INTERLEAVED, m, x);
 }
 
 template <int DTYPE, class S>
 GPU_FN decode_words decode_stepped(const sm90_decode_call *c, int tensor,
                                    const decode_constants &by, int64_t position, decode_words x) {
-    const sm90_decode_steps *s = &c->steps[tensor];
+    const gpu_decode_steps *s = &c->steps[tensor];
     return decode_step<DTYPE, S>(s->flags, c->factor, s->eps, by.turns[0], by.turns[1],
                                  by.weight[tensor], position, x);
 }

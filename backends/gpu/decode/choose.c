@@ -1,0 +1,61 @@
+/* What kernels that decode in one launch ask of heads, and how they are told of norms, rotation and
+ * positions. */
+#include "backends/gpu/decode/launch.h"
+#include "common/math/attention.h"
+
+static int is_rotation(const rope_problem *r, int32_t dim) {
+    return r->pairs == dim / 2 && r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 &&
+           r->frequency_sets == 1 && !r->xpos_rate && r->pairing_in == r->pairing_out &&
+           r->arithmetic == ROPE_ARITHMETIC_FP32;
+}
+
+static int is_norm(const rope_append_steps *s, int32_t dim, int32_t dtype) {
+    return s->norm == ROPE_NORM_RMS && s->norm_scope == ROPE_NORM_HEAD && s->norm_offset == 0 &&
+           s->norm_dim == dim && s->weight && s->weight_dtype == dtype;
+}
+
+static int is_plain(const rope_append_steps *s, int32_t dim, int32_t dtype) {
+    return s->head_dim == dim && s->factor == 1 && (!s->norm || is_norm(s, dim, dtype));
+}
+
+const char *gpu_decode_decline(const rope_decode_problem *problem) {
+    const rope_append_problem *a = problem->append;
+    const rope_attention_problem *t = problem->attention;
+    const rope_append_steps *q = &a->steps[ROPE_APPEND_Q], *k = &a->steps[ROPE_APPEND_K],
+                            *v = &a->steps[ROPE_APPEND_V];
+    const int32_t dtype = a->rope.dtype, dim = gpu_decode_dim(problem);
+    if (dtype != ROPE_F16 && dtype != ROPE_BF16)
+        return "declined: dtype is not of 16 bits";
+    if ((dim != 64 && dim != 128) || !is_plain(q, dim, dtype) || !is_plain(k, dim, dtype) ||
+        !is_plain(v, dim, dtype) || v->norm || q->scale || q->store_dtype != dtype)
+        return "declined: heads are not of 64 or 128 elements, or have a norm or a factor of "
+               "another kind";
+    if (k->dim_block != dim || v->dim_block != dim)
+        return "declined: heads lie in blocks of elements";
+    if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
+        return "declined: it rotates a part of heads, or not by exact angles of one axis";
+    if (t->window_right != INT64_MAX || rope_mask_counts(t) || !(t->scale > 0))
+        return "declined: there is a window to the right, a tree with a window or chunks or a "
+               "scale below 0";
+    return NULL;
+}
+
+gpu_decode_steps gpu_decode_steps_of(const rope_append_problem *p, const rope_append_call *call,
+                                     int tensor) {
+    const rope_append_steps *s = &p->steps[tensor];
+    const rope_position_map *map = &call->rope.position;
+    return (gpu_decode_steps){
+        .ids = map->ids,
+        .id_row = map->id_stride[1],
+        .id_token = map->id_stride[2],
+        .offset = map->offset,
+        .offsets = map->offsets,
+        .weight = s->norm ? call->tensor[tensor].weight : NULL,
+        .eps = s->eps,
+        .flags = (s->norm ? GPU_STEP_NORM : 0) | (s->rotates ? GPU_STEP_ROTATES : 0) |
+                 (p->rope.pairing_in == ROPE_PAIRING_INTERLEAVED ? GPU_STEP_INTERLEAVED : 0) |
+                 (s->rounding == ROPE_NORM_ROUND_TWICE ? GPU_STEP_NORM_TWICE : 0) |
+                 (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? GPU_STEP_NORM_ONE_PLUS : 0) |
+                 (map->wide ? GPU_STEP_WIDE_IDS : 0) |
+                 (p->rope.direction != ROPE_FORWARD ? GPU_STEP_NEGATIVE : 0)};
+}
