@@ -1,10 +1,12 @@
-/* A graph of rope_decode over packed sequences: a replay reads the lengths, boundaries and pages
- * that are there then, and gives the bits of a call. */
+/* A graph of rope_decode, over packed sequences and by the portable kernel over rows of one token: a
+ * replay reads the lengths, boundaries and pages that are there then, and gives the bits of a call
+ * whose workspace is new. */
 #include "tests/gpu/fixture.h"
 #include "tests/support/random.h"
 
 #include <ropekit/decode.h>
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { SEQUENCES = 6, MOST = 4, TOKENS = 13, Q = 8, K = 2, DIM = 64, PAGE = 16, PAGES = 96 };
@@ -25,8 +27,9 @@ static uint16_t number(test_random *r) {
     return (uint16_t)(bits >> 16);
 }
 
-/* From no token of a sequence to MOST; some at the end belong to none. One may be long. */
-static void fill(step *s, int64_t round) {
+/* From no token of a sequence to MOST; some at the end belong to none. Or one of each. One sequence
+ * may be long. */
+static void fill(step *s, int packed, int64_t round) {
     test_random r = random_stream(test_seed(), round);
     uint16_t *lists[] = {s->q, s->k, s->v, s->k_cache, s->v_cache};
     const size_t counts[] = {sizeof s->q, sizeof s->k, sizeof s->v, sizeof s->k_cache,
@@ -39,20 +42,24 @@ static void fill(step *s, int64_t round) {
         s->table[i] = (i * 7 + (int)round) % (SEQUENCES * PAGES);
     for (int i = 0; i < SEQUENCES; i++) {
         const int left = TOKENS - s->boundaries[i],
-                  tokens = (int)random_between(&r, 0, left < MOST ? left : MOST);
+                  tokens = packed ? (int)random_between(&r, 0, left < MOST ? left : MOST) : 1;
         s->boundaries[i + 1] = s->boundaries[i] + tokens;
         s->lengths[i] = (int32_t)random_between(&r, tokens, i == 0 ? KEYS : SHORT);
         s->starts[i] = s->lengths[i] - tokens;
     }
 }
 
-static rope_decode_args args_of(step *s, void *workspace, size_t bytes, gpuStream_t stream) {
+static rope_decode_args args_of(step *s, int packed, void *workspace, size_t bytes,
+                                gpuStream_t stream) {
     rope_decode_args args = ROPE_DECODE_ARGS_INIT;
     rope_append_args *a = &args.append;
-    a->rope.batch = 1;
-    a->rope.tokens = TOKENS;
-    a->rope.cu_seqlens = s->boundaries;
-    a->rope.sequences = SEQUENCES;
+    a->rope.batch = packed ? 1 : SEQUENCES;
+    a->rope.tokens = packed ? TOKENS : 1;
+    if (packed) {
+        a->rope.cu_seqlens = s->boundaries;
+        a->rope.sequences = SEQUENCES;
+        args.most_tokens = MOST;
+    }
     a->rope.q = (rope_tensor){.in = s->q, .heads = Q};
     a->rope.k = (rope_tensor){.in = s->k, .heads = K};
     a->rope.sequence_offsets = s->starts;
@@ -66,18 +73,17 @@ static rope_decode_args args_of(step *s, void *workspace, size_t bytes, gpuStrea
     a->table_pages = PAGES;
     args.out.data = s->out;
     args.k_lengths = s->lengths;
-    args.most_tokens = MOST;
     args.workspace = workspace;
     args.workspace_bytes = bytes;
     return args;
 }
 
-static rope_plan *plan_of(size_t *bytes) {
+static rope_plan *plan_of(const char *kernel, int packed, size_t *bytes) {
     const rope_attention_bounds bounds = {.struct_size = sizeof bounds,
-                                          .batch = 1,
-                                          .tokens = TOKENS,
+                                          .batch = packed ? 1 : SEQUENCES,
+                                          .tokens = packed ? TOKENS : 1,
                                           .k_tokens = KEYS,
-                                          .sequences = SEQUENCES,
+                                          .sequences = packed ? SEQUENCES : 0,
                                           .q_heads = Q,
                                           .k_heads = K};
     rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
@@ -88,12 +94,14 @@ static rope_plan *plan_of(size_t *bytes) {
     desc.append.cache = ROPE_CACHE_TABLE;
     desc.append.page_size = PAGE;
     desc.append.rope.backend = GPU_BACKEND_NAME;
+    desc.append.rope.kernel = kernel;
     CHECK_STATUS(ROPE_OK, rope_decode_plan_create(&desc, &plan));
     CHECK_STATUS(ROPE_OK, rope_decode_workspace(plan, &bounds, bytes));
     return plan;
 }
 
-TEST(streams, decode_graphs_replay_with_other_lengths) {
+/* kernel: or NULL. */
+static void check_replays(const char *kernel, int packed) {
     static step given, called, replayed;
     rope_device *device = fixture_device(0);
     size_t bytes;
@@ -101,23 +109,25 @@ TEST(streams, decode_graphs_replay_with_other_lengths) {
     gpuStream_t stream;
     gpuGraph_t graph;
     gpuGraphExec_t exec;
-    rope_plan *plan = plan_of(&bytes);
+    rope_plan *plan = plan_of(kernel, packed, &bytes);
     for (int i = 0; i < 2; i++) {
         CHECK_STATUS(ROPE_OK, rope_device_alloc(device, sizeof given, &at[i]));
         CHECK_STATUS(ROPE_OK, rope_device_alloc(device, bytes + 256, &workspace[i]));
     }
+    void *zeros = calloc(1, bytes + 256);
     CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
-    const rope_decode_args call = args_of(at[0], workspace[0], bytes, stream),
-                           captured = args_of(at[1], workspace[1], bytes, stream);
+    const rope_decode_args call = args_of(at[0], packed, workspace[0], bytes, stream),
+                           captured = args_of(at[1], packed, workspace[1], bytes, stream);
     CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
     const rope_status status = rope_decode(plan, &captured);
     CHECK_GPU(gpuStreamEndCapture(stream, &graph));
     CHECK_STATUS(ROPE_OK, status);
     CHECK_GPU(gpuGraphInstantiate(&exec, graph));
     for (int round = 0; round < ROUNDS; round++) {
-        fill(&given, round);
+        fill(&given, packed, round);
         for (int i = 0; i < 2; i++)
             CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, at[i], &given, sizeof given));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, workspace[0], zeros, bytes + 256));
         CHECK_STATUS(ROPE_OK, rope_decode(plan, &call));
         CHECK_GPU(gpuGraphLaunch(exec, stream));
         CHECK_GPU(gpuStreamSynchronize(stream));
@@ -127,6 +137,7 @@ TEST(streams, decode_graphs_replay_with_other_lengths) {
         CHECK(memcmp(&called, &given, sizeof given) != 0, "round %d: nothing was written", round);
         CHECK(!called.flag, "round %d: a sequence was left out", round);
     }
+    free(zeros);
     CHECK_GPU(gpuGraphExecDestroy(exec));
     CHECK_GPU(gpuGraphDestroy(graph));
     CHECK_GPU(gpuStreamDestroy(stream));
@@ -136,4 +147,12 @@ TEST(streams, decode_graphs_replay_with_other_lengths) {
     }
     rope_plan_destroy(plan);
     rope_device_close(device);
+}
+
+TEST(streams, decode_graphs_replay_with_other_lengths) {
+    check_replays(NULL, 1);
+}
+
+TEST(streams, portable_decode_graphs_replay_with_other_lengths) {
+    check_replays("decode_portable", 0);
 }

@@ -192,7 +192,7 @@ GPU_FN void decode_join(const gpu_decode_call &c, const gpu_decode_keys &k, int 
 #pragma unroll 1
     for (int e = gpu_thread(); e < c.group * EACH; e += GPU_ATTENTION_THREADS) {
         const int head = key_head * c.group + e / EACH, first = e % EACH;
-        const volatile GPU_GLOBAL float *part = gpu_decode_part(c, sequence, head, 0, D);
+        const volatile auto *part = gpu_decode_part(c, sequence, head, 0, D);
         const gpu_joined<N> row = gpu_join<N>(part, first, EACH, D, k.splits);
         if (row.sum == GPU_PART_LEFT_OUT)
             continue;
