@@ -203,11 +203,43 @@ GPU_FN void decode_join(const gpu_decode_call &c, const gpu_decode_keys &k, int 
     }
 }
 
+/* Queries to shared memory, the first tile of a split under way to it, and the new token's key and
+ * value in the cache; false where the sequence fails, of which the first split knows. */
+template <int DTYPE, int D>
+GPU_FN bool decode_begin(const gpu_decode_portable_call &given, gpu_decode_block *b,
+                         const gpu_decode_keys &k, const gpu_decode_span &span, int sequence,
+                         int key_head, bool appends, char *queries, char *stage) {
+    typedef decode_head<D> S;
+    const gpu_decode_call &c = given.attend;
+    char *values = stage + GPU_TILE_KEYS * D * 2;
+    const decode_loaded<S> x = decode_load<S>(given, sequence, key_head, appends);
+    if (threadIdx.x == 0)
+        b->lacks_page = 0;
+    __syncthreads();
+    if (!k.fails)
+        gpu_decode_place<D>(c, b, sequence, key_head, span.base, span.from, span.end, 0);
+    __syncthreads();
+    if (!appends) /* copied while queries rotate */
+        gpu_decode_copy<D>(c, b, span.from, span.end, 0, stage, values);
+    gpu_copies_mark();
+    decode_prepare_queries<DTYPE, S>(given, x, queries);
+    if (!appends)
+        return true;
+    decode_append<DTYPE, S>(given, x, key_head);
+    if (k.fails && threadIdx.x == 0 && c.flag)
+        *c.flag = 1;
+    if (k.fails)
+        return false;
+    __syncthreads();
+    gpu_decode_copy<D>(c, b, span.from, span.end, 0, stage, values);
+    gpu_copies_mark();
+    return true;
+}
+
 template <int DTYPE, int D>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
     gpu_decode_portable(GPU_PARAMETER gpu_decode_portable_call call) {
     if constexpr (gpu_has_tiles<DTYPE, D>) {
-        typedef decode_head<D> S;
         const gpu_decode_portable_call &given = *gpu_parameter<gpu_decode_portable_call>(call);
         const gpu_decode_call &c = given.attend;
         extern __shared__ uint4 memory[];
@@ -219,24 +251,10 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
         const gpu_decode_keys k = gpu_decode_keys_of(c, sequence);
         if (split > 0 && split >= k.splits)
             return;
-        const bool appends = k.splits <= split + 1;
-        const decode_loaded<S> x = decode_load<S>(given, sequence, key_head, appends);
         const gpu_decode_span span = gpu_decode_span_of(k, split);
-        if (threadIdx.x == 0)
-            b.lacks_page = 0;
-        __syncthreads();
-        if (!k.fails)
-            gpu_decode_place<D>(c, &b, sequence, key_head, span.base, span.from, span.end, 0);
-        decode_prepare_queries<DTYPE, S>(given, x, queries);
-        if (appends)
-            decode_append<DTYPE, S>(given, x, key_head);
-        if (k.fails && threadIdx.x == 0 && c.flag)
-            *c.flag = 1;
-        if (k.fails)
+        if (!decode_begin<DTYPE, D>(given, &b, k, span, sequence, key_head, k.splits <= split + 1,
+                                    queries, stage))
             return;
-        __syncthreads();
-        gpu_decode_copy<D>(c, &b, span.from, span.end, 0, stage, stage + GPU_TILE_KEYS * D * 2);
-        gpu_copies_mark();
         gpu_decode_split<DTYPE, D>(c, &b, k, span, sequence, key_head, split, queries, stage);
         if (k.splits > 1 && decode_is_last(given, sequence, key_head, k.splits))
             decode_join<DTYPE, D>(c, k, sequence, key_head);
