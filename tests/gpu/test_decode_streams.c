@@ -1,6 +1,6 @@
-/* A graph of rope_decode, over packed sequences and by the portable kernel over rows of one token: a
- * replay reads the lengths, boundaries and pages that are there then, and gives the bits of a call
- * whose workspace is new. */
+/* A graph of rope_decode, over packed sequences and by the portable kernel over rows of one token:
+ * a replay reads the lengths, boundaries and pages that are there then, and gives the bits of a
+ * call whose workspace is new. */
 #include "tests/gpu/fixture.h"
 #include "tests/support/random.h"
 
