@@ -17,7 +17,7 @@ template <int D> struct decode_head {
 };
 
 template <class S> GPU_FN decode_words decode_read_head(const void *head) {
-    const uint32_t *word = gpu_global((const uint32_t *)head) + gpu_thread() % S::LANES;
+    const auto *word = gpu_global((const uint32_t *)head) + gpu_thread() % S::LANES;
     return {word[0], word[S::LANES]};
 }
 
@@ -173,7 +173,8 @@ GPU_FN bool decode_is_last(const gpu_decode_portable_call &c, int sequence, int 
     __syncthreads();
     if (gpu_thread() == 0) {
         unsigned long long *counter = c.counters + (int64_t)sequence * c.attend.k_heads + key_head;
-        decode_mark(counter, *(volatile unsigned long long *)counter);
+        const volatile auto *given = gpu_global(counter);
+        decode_mark(counter, *given);
         const unsigned long long before = atomicAdd(counter, 1ull);
         last = (int)(before & ((1u << DECODE_COUNT_BITS) - 1)) == splits - 1;
         if (last)
