@@ -76,7 +76,7 @@ static int is_faster(const rope_decode_problem *p, const rope_decode_call *call,
                      int multiprocessors) {
     const int64_t keys = call->attention.k_tokens,
                   blocks = call->append.rope.batch * call->append.tensor[ROPE_APPEND_K].heads *
-                           gpu_splits_most(p->attention, keys);
+                           gpu_splits_most(p->attention, keys, 0);
     return keys > GPU_SPLIT_SHORT || blocks <= (int64_t)GPU_DECODE_SHORT_BLOCKS * multiprocessors;
 }
 
@@ -100,7 +100,7 @@ static int fits(const rope_decode_problem *p, const rope_decode_call *call, int 
 /* Counters, then parts; 0 where bytes overflow. */
 static size_t layout(const rope_decode_problem *p, int64_t sequences, int64_t q_heads,
                      int64_t k_heads, int64_t k_tokens, size_t *parts) {
-    const int64_t splits = gpu_splits_most(p->attention, k_tokens),
+    const int64_t splits = gpu_splits_most(p->attention, k_tokens, 0),
                   joined = splits > 1 ? sequences : 0;
     size_t bytes = 0, counters;
     return gpu_workspace_add((const int64_t[]){joined, k_heads, 1, 1}, sizeof(uint64_t), &bytes,
@@ -146,7 +146,7 @@ static gpu_decode_portable_call call_of(const gpu_decode_launch *l) {
     size_t at;
     (void)layout_of(l->problem, l->call, &at);
     const gpu_attention_parts parts = {(float *)(void *)((char *)l->workspace + at), 1,
-                                       gpu_splits_most(l->problem->attention, t.k_tokens), 0, 0};
+                                       gpu_splits_most(l->problem->attention, t.k_tokens, 0), 0, 0};
     return (gpu_decode_portable_call){.attend =
                                           gpu_decode_call_of(l->problem->attention, &t, &parts),
                                       .k = heads_of(&a->tensor[ROPE_APPEND_K]),
