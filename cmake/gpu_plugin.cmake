@@ -15,8 +15,7 @@ set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candid
     attention_backward/candidates.c attention_backward/launch.c attention_backward/workspace.c
     decode/candidates.c decode/choose.c decode/launch.c)
 set(ropekit_gpu_sm90_kernels attention/sm90/kernel.cu attention/sm90/latent.cu
-    attention_backward/sm90/kernel.cu
-    attention_backward/sm90/wide.cu decode/sm90/codes.cu
+    attention_backward/sm90/joint.cu attention_backward/sm90/kernel.cu attention_backward/sm90/wide.cu decode/sm90/codes.cu
     decode/sm90/kernel.cu)
 set(ropekit_gpu_sm90_host attention/sm90/call.c attention/sm90/choose.c attention/sm90/latent.c
     attention/sm90/launch.c

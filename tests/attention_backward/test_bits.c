@@ -266,6 +266,16 @@ TEST(attention_backward_bits, each_gradient_alone) {
     for_each_case(test_seed() + 3, CASES / 2, check_each);
 }
 
+TEST(attention_backward_bits, each_gradient_of_a_long_sequence_alone) {
+    backward_required();
+    for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
+        backward_case c;
+        make_rows(&c, dtype, 1, 1155, 48, 2);
+        check_kernels(&c, check_each);
+        attention_free(&c.forward);
+    }
+}
+
 /* Keys ahead of all windows leave those that rows see between the lanes of a vector. */
 TEST(attention_backward_bits, each_gradient_behind_keys_that_no_query_sees) {
     enum { KEYS = 200, QUERIES = 32, WINDOW = 31 };

@@ -174,6 +174,8 @@ static gpuError_t gradients_by_sm90(launches *l, const gpu_backward_layout *layo
                                                   (int32_t *)(void *)(workspace + layout->list[1])},
                                          .stats = (float *)(void *)(workspace + layout->stats),
                                          .delta = l->delta,
+                                         .sums = layout->joins ? workspace + layout->sums : NULL,
+                                         .added = workspace + layout->added,
                                          .multiprocessors = l->state->forward.on.multiprocessors,
                                          .early = early,
                                          .follows_early = l->ahead.early,

@@ -5,13 +5,14 @@
 
 #include "backends/gpu/platform/runtime.h"
 #include "common/math/attention.h"
+#include "common/math/portable.h"
 
 /* Counters: tiles that are listed of rows and of keys, then a counter of each launch, of which
  * there may be 5 that compute all tiles and 5 that compute some again. Bytes of what is known of a
  * sequence: where it lies, then whether its dq, and its dk or dv, are finite. */
 enum {
-    GPU_BACKWARD_SM90_COUNTERS = 2 + 2 * 5,
-    GPU_BACKWARD_SM90_SEQUENCE = 40,
+    GPU_BACKWARD_SM90_COUNTERS = 2 + 2 * 5 + 1,
+    GPU_BACKWARD_SM90_SEQUENCE = 44,
     GPU_BACKWARD_SM90_KNOWN = GPU_BACKWARD_SM90_SEQUENCE + 2 * sizeof(int32_t)
 };
 
@@ -24,6 +25,19 @@ enum { GPU_BACKWARD_SM90_TILE = 128, GPU_BACKWARD_SM90_TOLD = 4, GPU_BACKWARD_SM
 #define GPU_BACKWARD_SM90_STATS(tokens) (2 * ((tokens) + 3))
 enum { GPU_BACKWARD_SM90_STATS_PACKED = 8 };
 
+/* Sequences whose gradients may be computed at once have so many queries and keys at least, and so
+ * many rows of all heads: tiles of keys wait for each other, and fewer rows do not fill a GPU. */
+enum { GPU_BACKWARD_JOINT_TOKENS = 1152, GPU_BACKWARD_JOINT_ROWS = 384 * 128 };
+ROPE_FN int gpu_backward_may_join(int64_t queries, int64_t keys, int64_t q_heads) {
+    const int64_t tokens = queries < keys ? queries : keys;
+    return tokens >= GPU_BACKWARD_JOINT_TOKENS && tokens * q_heads >= GPU_BACKWARD_JOINT_ROWS;
+}
+
+/* So those ahead of a token have so many pairs of boxes of a key head, which `shares` heads of q
+ * read. */
+#define GPU_BACKWARD_JOINT_PAIRS(tokens, shares)                                                   \
+    ((tokens) * (shares) / 128 + (tokens) / GPU_BACKWARD_JOINT_TOKENS * ((shares) / 2 + 2))
+
 typedef struct gpu_backward_sm90_call {
     const rope_attention_problem *problem;
     const rope_attention_backward_call *call; /* its q.in and k.in are rotated */
@@ -31,6 +45,7 @@ typedef struct gpu_backward_sm90_call {
     void *sequences;  /* where all of them lie, then the rest */
     int32_t *list[2]; /* of tiles of rows, of keys */
     float *stats, *delta;
+    void *sums, *added; /* of dq; NULL: there are none */
     int multiprocessors;
     int early, follows_early; /* the first launch may start early, and those behind it */
     gpuStream_t stream;
@@ -50,6 +65,9 @@ static inline int32_t *gpu_backward_sm90_again(const gpu_backward_sm90_call *l, 
 
 #ifdef ROPEKIT_SM90
 
+/* Whether gradients may be computed at once. */
+int gpu_backward_sm90_joins(const rope_attention_problem *problem);
+
 /* Whether a problem has kernels on a device. */
 int gpu_backward_sm90_takes(const rope_attention_problem *problem, int32_t device);
 
@@ -63,6 +81,11 @@ int gpu_backward_sm90_fits(const rope_attention_problem *problem,
 gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *call);
 
 #else
+
+static inline int gpu_backward_sm90_joins(const rope_attention_problem *problem) {
+    (void)problem;
+    return 0;
+}
 
 static inline int gpu_backward_sm90_takes(const rope_attention_problem *problem, int32_t device) {
     (void)problem, (void)device;

@@ -17,6 +17,23 @@ static int64_t tiles_of(int64_t each, int64_t tokens, int64_t rows, int64_t sequ
     return most;
 }
 
+/* Sums of dq where all gradients are computed at once. */
+static int add_sums(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
+    int64_t tokens, most;
+    if (s->k_heads < 1 || !gpu_backward_may_join(s->tokens, s->k_tokens, s->q_heads))
+        return 1; /* no sequence is that long */
+    const int64_t shares = s->q_heads / s->k_heads;
+    if (__builtin_mul_overflow(s->q_rows, s->tokens, &tokens) ||
+        __builtin_mul_overflow(tokens, 2 * shares, &most))
+        return 0;
+    const int64_t pairs = GPU_BACKWARD_JOINT_PAIRS(tokens, shares) + shares / 2 + 2;
+    layout->joins = 1;
+    return gpu_workspace_add((const int64_t[]){s->k_heads, pairs, 128, 64}, sizeof(float),
+                             &layout->bytes, &layout->sums) &&
+           gpu_workspace_add((const int64_t[]){s->k_heads, pairs, 1, 1}, sizeof(uint32_t),
+                             &layout->bytes, &layout->added);
+}
+
 /* What kernels of sm90/ have; 0 where bytes overflow. */
 static int add_sm90(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
     const int64_t each = GPU_BACKWARD_SM90_TILE, listed = GPU_BACKWARD_SM90_LISTED,
@@ -46,6 +63,8 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
     const rope_attention_problem *p = &state->forward.problem;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     layout->bytes = 0;
+    layout->joins = 0;
+    layout->sums = layout->added = 0;
     return gpu_workspace_add(
                (const int64_t[]){gpu_attention_may_fail(p) ? s->sequences : 0, 1, 1, 1},
                sizeof(int32_t), &layout->bytes, &layout->failed) &&
@@ -57,7 +76,8 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
                element, &layout->bytes, &layout->queries) &&
            gpu_workspace_add((const int64_t[]){s->q_rows, s->tokens, s->q_heads, 1}, sizeof(float),
                              &layout->bytes, &layout->delta) &&
-           (!state->sm90 || add_sm90(s, layout));
+           (!state->sm90 || add_sm90(s, layout)) &&
+           (!state->sm90 || !gpu_backward_sm90_joins(p) || add_sums(s, layout));
 }
 
 rope_status gpu_backward_workspace(const void *canonical, const void *kernel, const void *given,

@@ -6,6 +6,16 @@
 
 /* --- weights --- */
 
+template <int DTYPE> GPU_FN float2 sm90_two_of(uint32_t x) {
+    if (DTYPE == ROPE_BF16)
+        return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+    float2 two;
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(two.x), "=f"(two.y)
+        : "r"(x));
+    return two;
+}
+
 /* What gpu_tanh() is below SM90_TANH_NEAR, with its bits. */
 #define SM90_TANH_NEAR 0.625f
 GPU_FN float sm90_tanh_near(float x) {
@@ -39,6 +49,18 @@ GPU_FN void sm90_tanh(float (&s)[32], float to_cap) {
 /* By what a cap multiplies the gradient of a score. */
 GPU_FN float sm90_slope(float tanh) {
     return fmaf(-tanh, tanh, 1.0f);
+}
+
+/* Weights of a joint tile to f16 and back, and what they are multiplied by. */
+GPU_FN void sm90_round(float (&x)[32], float (&dp)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+        const float2 two = sm90_two_of<ROPE_F16>(sm90_join<ROPE_F16>(x[i], x[i + 1]));
+        x[i] = two.x;
+        x[i + 1] = two.y;
+        dp[i] *= SM90_JOINT_LESS;
+        dp[i + 1] *= SM90_JOINT_LESS;
+    }
 }
 
 /* --- masks --- */

@@ -3,6 +3,7 @@
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_KERNELS_H
 
 #include "backends/gpu/attention/sm90/kernels.h"
+#include "backends/gpu/attention_backward/sm90.h"
 #include "common/math/portable.h"
 
 #ifdef __cplusplus
@@ -19,15 +20,18 @@ enum {
     SM90_SLOTS = 4, /* those, or slots of wide heads */
     SM90_AHEAD = 2,
     SM90_BACKWARD_HEADER = 3072,
-    SM90_BACKWARD_SHARED = SM90_BACKWARD_HEADER + 14 * SM90_BOX_BYTES
+    SM90_BACKWARD_SHARED = SM90_BACKWARD_HEADER + 14 * SM90_BOX_BYTES,
+    SM90_JOINT = 4,
+    SM90_JOINT_SUMS = 128 * 64 /* numbers of a tile's sums */
 };
 
 /* A sequence: where its queries and keys begin and how many there are, the index of its first query
  * among its keys, what makes indices of keys those by which chunks count, where its rows of stats
  * begin: at a multiple of 4, as copies need; and the power of 2 that is the number of blocks which
- * share a tile of its keys. */
+ * share a tile of its keys, or SM90_JOINT: all its gradients are computed at once. */
 typedef struct sm90_backward_sequence {
     int32_t q_row, q_first, q_count, k_row, k_first, k_count, index, chunk_index, stats, steps;
+    int32_t sums; /* where those of dq begin, if all gradients are computed at once */
 } sm90_backward_sequence;
 
 /* That power, of a sequence of so many tiles of keys: 2 or 4 blocks share one while that makes no
@@ -39,6 +43,17 @@ ROPE_FN int sm90_backward_steps(int64_t tiles, int64_t heads, int64_t shares) {
            shares * tiles >= (steps < 2 ? 24 : 16) << steps)
         steps++;
     return steps;
+}
+
+/* Whether all gradients of a sequence are computed at once, where that is faster: each score is
+ * made once, but what tiles of keys have for dq is added in memory. Where a mask has few rows see a
+ * key, beginnings and ends of tiles take too long. */
+enum { SM90_JOINT_SPAN = 512 };
+ROPE_FN int sm90_backward_joint(const sm90_mask *mask, int64_t keys, int64_t queries,
+                                int64_t q_heads, int steps) {
+    return steps == 0 && gpu_backward_may_join(queries, keys, q_heads) &&
+           mask->chunk >= SM90_JOINT_SPAN &&
+           (int64_t)mask->before + mask->behind >= SM90_JOINT_SPAN - 1;
 }
 
 /* A tile of those that are packed: of which sequence, and which one of it; below 0: there is none.
@@ -95,6 +110,11 @@ typedef struct sm90_backward_schedule {
     sm90_backward_turns turns[2]; /* of rows, of keys */
     uint32_t *counters;           /* all that launches count by */
     float to_cap;                 /* what makes scores what tanh is taken of */
+    sm90_gradient out, dout;      /* where they lie */
+    float *sums;     /* of dq, [key head, pair of boxes, thread's fours]; NULL: none at once */
+    uint32_t *added; /* [key head, pair of boxes]: the tile of keys that was added last, or ~0u */
+    int32_t pairs;   /* of a key head */
+    int32_t mixed;   /* sequences, where only some may be computed at once; else 0 */
 } sm90_backward_schedule;
 
 /* Takes (rope_attention_problem, rope_attention_call, sm90_backward_schedule): fills what depends
@@ -112,6 +132,12 @@ typedef const void *sm90_backward_pair[2];
 /* [capped scores][heads of up to 64 elements, of up to 128][f16, bf16] */
 extern const sm90_backward_pair gpu_backward_sm90_rows_kernels[2][2][2];
 extern const sm90_backward_pair gpu_backward_sm90_keys_kernels[2][2][2];
+
+/* Of heads of up to 64 elements, [f16, bf16]: rows' numbers, all gradients, dq of its sums. The
+ * second takes (q, k, v, dout, stats, dk, dv, schedule) as above, others take the schedule and a
+ * grid that strides over tiles of rows by blocks of SM90_JOINT_THREADS. */
+enum { SM90_JOINT_THREADS = 256 };
+extern const void *const gpu_backward_sm90_joint_kernels[3][2];
 
 /* [dq, dk, dv][capped scores][heads of up to 192 elements with values of 128, of 256][f16, bf16] */
 extern const sm90_backward_pair gpu_backward_sm90_wide_kernels[3][2][2][2];

@@ -39,7 +39,7 @@ template <int CAREFUL> GPU_FN void sm90_find_all_keys(const sm90_backward_block 
             sm90_wait(SM90_BARRIER(b, wanted, 0), (uint32_t)(n - 1) & 1);
         do
             number = sm90_number_of_keys<CAREFUL>(b, n);
-        while (!sm90_keys_tile(*b.schedule, number, b.steps, t));
+        while (!sm90_keys_tile<CAREFUL>(*b.schedule, number, b.steps, t));
         for (int rank = 1; rank < 1 << b.steps && b.rank == 0; rank++)
             sm90_send(sm90_far(SM90_BARRIER(b, number, 0) + 4 * (uint32_t)(n & 1), rank), number,
                       sm90_far(SM90_BARRIER(b, numbered, n & 1), rank));
@@ -50,7 +50,7 @@ template <int CAREFUL> GPU_FN void sm90_find_all_keys(const sm90_backward_block 
 }
 
 /* A warp has the copies of all tiles made. */
-template <int DIM>
+template <int DIM, int MAY_JOIN>
 GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps &maps) {
     const sm90_backward_schedule &s = *b.schedule;
     const int leads = threadIdx.x == 0, heads = s.shares >> s.pack, size = 1 << b.steps;
@@ -79,12 +79,15 @@ GPU_FN void sm90_keys_produce(const sm90_backward_block &b, const sm90_keys_maps
         const int unit = row * s.heads * heads + head * heads;
         const int asks =
             b.rank + (max(((boxes - b.rank + size - 1) >> b.steps) - SM90_AHEAD, 0) << b.steps);
-        for (int i = b.rank, h = b.rank;; i += size, h += size) {
+        const int turns = sm90_is_joint<MAY_JOIN>(*t); /* and begins with the last box */
+        for (int i = b.rank, h = turns ? boxes - 1 : b.rank;; i += size, h += turns ? -1 : size) {
             sm90_arrive_if(SM90_BARRIER(b, wanted, 0), leads && i == asks);
             if (i >= boxes)
                 break;
             for (; h >= heads; h -= heads)
                 at.token += SM90_BOX >> s.pack;
+            for (; MAY_JOIN && h < 0; h += heads)
+                at.token -= SM90_BOX >> s.pack;
             at.head = head * s.shares + (h << s.pack);
             const uint32_t barrier = SM90_BARRIER(b, full, stage.n);
             sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
@@ -113,17 +116,18 @@ struct sm90_keys_span {
     int met;              /* bits of the thread's keys: some row that sees them is not finite */
 };
 
-/* Where a group is. */
+/* Where a group is. Boxes of joint tiles are taken from the last one. */
 struct sm90_keys_place : sm90_keys_span {
+    int joint;             /* whether the tile is */
     uint32_t keys, values; /* as products are told of them */
     sm90_stage stage;
     int last; /* stage of the one before */
 };
 
-/* Columns of rows that see the thread's keys. */
+/* Columns of rows of a box that see the thread's keys. */
 GPU_FN uint32_t sm90_rows_seen(const sm90_backward_schedule &s, const sm90_backward_tile &t,
-                               const sm90_keys_span &at) {
-    const int base = (at.box + at.shift) / (s.shares >> s.pack) * sm90_box_queries(s);
+                               const sm90_keys_span &at, int box) {
+    const int base = (box + at.shift) / (s.shares >> s.pack) * sm90_box_queries(s);
     int2 columns[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -195,9 +199,11 @@ GPU_FN void sm90_score_gradients(const float (&s)[32], float (&dp)[32], uint32_t
 template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile &t,
                           sm90_keys_place &at, float (&dk)[DIM / 2], float (&dv)[DIM / 2]) {
+    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
     float s[32], dp[32];
     uint32_t weights[16], gradients[16];
     const int stage = sm90_uniform(at.stage.n), adds = at.box != at.start,
+              box = MAY_JOIN && at.joint ? at.end - 1 - at.box : at.box,
               part = CAREFUL || at.box < at.whole || at.box >= at.whole_end;
     uint32_t seen = 0;
     const uint32_t q = sm90_walked_rows(b, stage, 0), dout = sm90_walked_rows(b, stage, 1),
@@ -205,7 +211,7 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_wait(SM90_BARRIER(b, full, stage), at.stage.parity);
     if (CAREFUL)
         at.met |=
-            sm90_meets(sm90_rows_seen(*b.schedule, t, at), sm90_clean<DTYPE, DIM>(b, q, dout));
+            sm90_meets(sm90_rows_seen(*b.schedule, t, at, box), sm90_clean<DTYPE, DIM>(b, q, dout));
     sm90_products_begin();
     sm90_box_scores<DTYPE, DIM>(s, at.keys, sm90_box_matrix(q));
     sm90_products_end();
@@ -216,13 +222,13 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_settle(dk);
     sm90_arrive_if(SM90_BARRIER(b, free, at.last), threadIdx.x % 128 == 0 && adds);
     if (part && !CAP)
-        seen = sm90_rows_seen(*b.schedule, t, at);
+        seen = sm90_rows_seen(*b.schedule, t, at, box);
     if (CAP)
         sm90_capped_weights<DTYPE>(*b.schedule, s, stats, weights);
     else
         sm90_weights<DTYPE>(s, stats, b.schedule->unit, part, seen, weights);
     if (part && CAP) { /* later, as registers are few */
-        seen = sm90_rows_seen(*b.schedule, t, at);
+        seen = sm90_rows_seen(*b.schedule, t, at, box);
         sm90_hide_weights(weights, seen);
     }
     sm90_products_begin();
@@ -230,6 +236,8 @@ GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_products_end();
     sm90_products_wait<1>();
     sm90_settle(dp);
+    if (MAY_JOIN && at.joint)
+        sm90_round(s, dp);
     sm90_score_gradients<DTYPE>(s, dp, stats + SM90_BOX * 4, part, seen, gradients);
     sm90_products_begin();
     sm90_box_add<DTYPE>(dk, gradients, sm90_box_values(q), adds);
@@ -310,8 +318,8 @@ GPU_FN void sm90_end_keys(const sm90_backward_block &b, const sm90_keys_maps &ma
         sm90_store_keys<DTYPE, DIM, CAREFUL>(b, n, consumer, at, boxes[0], dk, 1, s.scale, s.dk,
                                              maps.dk);
     if (has_sums && keeps_dv)
-        sm90_store_keys<DTYPE, DIM, CAREFUL>(b, n, consumer, at, boxes[1], dv, 1, 1.0f, s.dv,
-                                             maps.dv);
+        sm90_store_keys<DTYPE, DIM, CAREFUL>(b, n, consumer, at, boxes[1], dv, 1,
+                                             at.joint ? SM90_JOINT_LESS : 1.0f, s.dv, maps.dv);
     sm90_group_barrier(consumer);
     if (leads) {
         sm90_stores_read();
@@ -324,6 +332,7 @@ GPU_FN void sm90_end_keys(const sm90_backward_block &b, const sm90_keys_maps &ma
 template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps &maps,
                               int consumer) {
+    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
     sm90_keys_place at = {};
     for (int n = 0;; n++) {
         float dk[DIM / 2], dv[DIM / 2];
@@ -332,6 +341,7 @@ GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps
             break;
         const sm90_backward_tile &t = b.header->tile[n & 1];
         sm90_find_span<CAREFUL>(b, t, consumer, at);
+        at.joint = sm90_is_joint<MAY_JOIN>(t);
         sm90_begin_keys(b, n, consumer, at);
 #pragma unroll 1
         for (; at.box < at.end; at.box += at.stride) {

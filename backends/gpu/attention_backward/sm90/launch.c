@@ -24,8 +24,15 @@ static int is_wide(const rope_attention_problem *p) {
     return p->head_dim > 128 || p->v_head_dim > 128;
 }
 
+int gpu_backward_sm90_joins(const rope_attention_problem *p) {
+    return p->head_dim <= 64 && p->v_head_dim <= 64 && !(p->soft_cap > 0);
+}
+
 /* Launches: of rows; of keys; of values, where heads are wide. */
 enum { ROWS, KEYS, VALUES };
+
+/* Those of all gradients at once. */
+enum { STATS, GRADIENTS, QUERIES, JOINT };
 
 /* Kernels of a launch: all tiles, those of the list. */
 static const void *const *kernels_of(const rope_attention_problem *p, int which) {
@@ -38,12 +45,16 @@ static const void *const *kernels_of(const rope_attention_problem *p, int which)
 }
 
 gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
-    const void *kernels[7] = {gpu_backward_sm90_prepare_kernel};
-    const int count = is_wide(p) ? 7 : 5;
+    const void *kernels[5 + JOINT] = {gpu_backward_sm90_prepare_kernel};
+    const int count = is_wide(p) ? 7 : 5, joins = gpu_backward_sm90_joins(p);
     int32_t early;
     for (int i = 1; i < count; i++)
         kernels[i] = kernels_of(p, (i - 1) / 2)[(i - 1) % 2];
-    gpuError_t error = gpu_kernels_load(kernels, count, &early);
+    for (int i = 0; i < JOINT && joins; i++)
+        kernels[count + i] = gpu_backward_sm90_joint_kernels[i][p->rope.dtype == ROPE_BF16];
+    gpuError_t error = gpu_kernels_load(kernels, count + (joins ? JOINT : 0), &early);
+    if (joins && error == gpuSuccess)
+        error = gpu_allow_shared(kernels[count + GRADIENTS], SM90_BACKWARD_SHARED);
     for (int i = 1; i < count && error == gpuSuccess; i++)
         error = gpu_allow_shared(kernels[i], SM90_BACKWARD_SHARED);
     return error;
@@ -85,6 +96,10 @@ static void find_views(const rope_attention_problem *p, const rope_attention_bac
 /* Measured on an H200 with 16384 tokens: units of rows that run side by side for so many keys each,
  * and tiles of each multiprocessor that begin by length over all units, so that all end at once. */
 enum { KEYS_OF_A_UNIT = 256, FEWEST = 4, MOST = 16, LAST_TILES = 8 };
+
+/* Units of keys side by side where tiles of keys wait for each other: fewer do not fill a GPU, dq
+ * of more does not stay in its cache. */
+enum { JOINT_SIDE = 32 };
 
 /* So many units side by side, within bounds; 0 where there are too many tiles to count. */
 static int find_order(sm90_backward_order *order, int64_t each, int64_t units, int64_t some,
@@ -160,6 +175,27 @@ static sm90_gradient gradient_of(const sm90_view *v) {
     return g;
 }
 
+/* Pairs of boxes of a key head, as gpu_backward_launch() has room for. */
+static int32_t joint_pairs(const rope_attention_call *f) {
+    const int64_t tokens = f->rope.batch * f->rope.tokens,
+                  shares = f->rope.tensor[0].heads / f->k.heads;
+    return (int32_t)(GPU_BACKWARD_JOINT_PAIRS(tokens, shares) + shares / 2 + 2);
+}
+
+/* Which sequences of a call have their gradients computed at once. */
+enum { NONE, SOME, ALL };
+static int joint_of(const sm90_backward_schedule *s, const rope_attention_call *f) {
+    const int differ =
+        f->rope.position.cu_seqlens || f->k_position.cu_seqlens || f->q_lengths || f->k_lengths;
+    const int64_t tiles = gpu_divide_up(f->k_tokens, GPU_BACKWARD_SM90_TILE);
+    const int steps = differ ? 0 : sm90_backward_steps(tiles, s->heads, s->shares);
+    return !s->sums || !sm90_backward_joint(&s->mask, f->k_tokens, f->rope.tokens,
+                                            s->heads * s->shares, steps)
+               ? NONE
+           : differ ? SOME
+                    : ALL;
+}
+
 static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const sm90_view *views) {
     const rope_attention_backward_call *c = l->call;
     const float scale = l->problem->scale, cap = l->problem->soft_cap;
@@ -175,10 +211,21 @@ static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const
                                 .dq = gradient_of(&views[DQ]),
                                 .dk = gradient_of(&views[DK]),
                                 .dv = gradient_of(&views[DV]),
+                                .out = gradient_of(&views[OUT]),
+                                .dout = gradient_of(&views[DOUT]),
+                                .sums = l->sums,
+                                .added = l->added,
+                                .pairs = joint_pairs(&c->forward),
                                 .to_cap = cap > 0 ? scale / cap : 0};
     const int packed[2] = {c->forward.rope.position.cu_seqlens != NULL,
                            c->forward.k_position.cu_seqlens != NULL};
     (void)count_tiles(c, &s, l->multiprocessors); /* as gpu_backward_sm90_fits() has seen */
+    const int joint = joint_of(&s, &c->forward);
+    s.mixed = joint == SOME ? (int32_t)rope_attention_sequences(&c->forward) : 0;
+    if (joint != NONE) {
+        s.order[1].side = JOINT_SIDE;
+        s.order[1].groups = s.order[1].units / JOINT_SIDE;
+    }
     for (int i = 0; i < 2; i++) {
         sm90_backward_order *order = &s.order[i];
         s.turns[i] =
@@ -226,6 +273,32 @@ static gpuError_t launch(const gpu_backward_sm90_call *l, sm90_backward_schedule
     return cudaLaunchKernelExC(&config, kernels_of(l->problem, which)[again], arguments);
 }
 
+/* All gradients at once, and what goes before and behind, by so many blocks of a multiprocessor. */
+enum { BLOCKS = 4 };
+static gpuError_t launch_joint(const gpu_backward_sm90_call *l, sm90_backward_schedule *s,
+                               void **arguments, CUtensorMap *dq) {
+    const void *const(*kernels)[2] = gpu_backward_sm90_joint_kernels;
+    const int is_bf16 = l->problem->rope.dtype == ROPE_BF16;
+    const dim3 rows = {(unsigned)gpu_at_most((int64_t)s->order[0].each * s->order[0].units,
+                                             BLOCKS * (int64_t)l->multiprocessors),
+                       1, 1},
+               row_threads = {SM90_JOINT_THREADS, 1, 1}, threads = {SM90_THREADS, 1, 1},
+               keys = {(unsigned)gpu_at_most((int64_t)s->order[1].each * s->order[1].units,
+                                             l->multiprocessors),
+                       1, 1};
+    void *stats[] = {s}, *queries[] = {dq, s};
+    s->turns[1].next = s->counters + GPU_BACKWARD_SM90_COUNTERS - 1;
+    gpuError_t error = gpu_launch_kernel(kernels[STATS][is_bf16], rows, row_threads, stats, 0,
+                                         l->stream, l->follows_early);
+    if (error == gpuSuccess)
+        error = gpu_launch_kernel(kernels[GRADIENTS][is_bf16], keys, threads, arguments,
+                                  SM90_BACKWARD_SHARED, l->stream, l->follows_early);
+    if (error == gpuSuccess && s->dq.data)
+        error = gpu_launch_kernel(kernels[QUERIES][is_bf16], rows, row_threads, queries, 0,
+                                  l->stream, l->follows_early);
+    return error;
+}
+
 /* Bits of powers of 2 that sequences of a call may have. */
 static int steps_of(const rope_attention_call *f) {
     const int differ = f->k_position.cu_seqlens || f->k_lengths;
@@ -254,11 +327,14 @@ gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
     gpuError_t error = prepare(l, &s);
     void *rows[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &maps[OUT], &maps[DQ], &s},
          *keys[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &stats, &maps[DK], &maps[DV], &s};
-    const int dk = s.dk.data != NULL, dv = s.dv.data != NULL,
+    const int joint = joint_of(&s, &l->call->forward), dk = s.dk.data != NULL,
+              dv = s.dv.data != NULL,
               wanted = s.wide     ? dk | dv << 1
                        : dk || dv ? steps_of(&l->call->forward)
                                   : 0;
-    for (int again = 0; again < 2 && error == gpuSuccess; again++) {
+    if (joint != NONE && error == gpuSuccess)
+        error = launch_joint(l, &s, keys, &maps[DQ]);
+    for (int again = joint == ALL; again < 2 && error == gpuSuccess; again++) {
         error = launch(l, &s, ROWS, 0, again, rows); /* stats are wanted */
         for (int i = 0; i < 4 && error == gpuSuccess; i++)
             if (wanted >> i & 1)

@@ -18,7 +18,10 @@ GPU_FN sm90_backward_sequence sm90_backward_sequence_of(const sm90_backward_sche
                                                         const rope_attention_sequence &s) {
     const sm90_mask &m = order.mask;
     const int there = !s.fails;
-    const int64_t row = (s.q_first << order.pack) + 3;
+    const int64_t row = (s.q_first << order.pack) + 3,
+                  tiles = (s.k_count + GPU_BACKWARD_SM90_TILE - 1) / GPU_BACKWARD_SM90_TILE,
+                  token = s.q_row * order.tokens + s.q_first;
+    const int steps = order.wide ? 0 : sm90_backward_steps(tiles, order.heads, order.shares);
     return {(int32_t)s.q_row,
             (int32_t)s.q_first,
             there ? (int32_t)s.q_count : 0,
@@ -28,10 +31,11 @@ GPU_FN sm90_backward_sequence sm90_backward_sequence_of(const sm90_backward_sche
             sm90_near_index(rope_query_index(&s, 0)),
             m.chunk < SM90_FAR ? (int32_t)(s.k_index % m.chunk) : 0,
             order.order[0].places ? (int32_t)(row / 4 + s.index) * 4 : 0,
-            order.wide ? 0
-                       : sm90_backward_steps((s.k_count + GPU_BACKWARD_SM90_TILE - 1) /
-                                                 GPU_BACKWARD_SM90_TILE,
-                                             order.heads, order.shares)};
+            there && order.sums &&
+                    sm90_backward_joint(&m, s.k_count, s.q_count, order.heads * order.shares, steps)
+                ? (int)SM90_JOINT
+                : steps,
+            (int32_t)GPU_BACKWARD_JOINT_PAIRS(token, order.shares)};
 }
 
 /* Tiles of `each` tokens of packed sequence n have places from here on: those of n sequences are

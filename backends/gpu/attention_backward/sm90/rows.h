@@ -36,7 +36,8 @@ template <int CAREFUL, int WIDE> GPU_FN void sm90_find_rows(const sm90_backward_
     if (n > 0)
         sm90_wait(SM90_BARRIER(b, wanted, 0), (uint32_t)(n - 1) & 1);
     while (!sm90_rows_tile(*b.schedule, sm90_next_number<CAREFUL>(b.schedule->turns[0]),
-                           &b.header->tile[n & 1]))
+                           &b.header->tile[n & 1]) ||
+           sm90_is_apart<CAREFUL>(b.header->tile[n & 1]))
         ;
 }
 
@@ -76,7 +77,7 @@ template <int CAREFUL, int WIDE> GPU_FN void sm90_find_all_rows(const sm90_backw
 }
 
 /* A warp has the copies of all tiles made. */
-template <int DIM>
+template <int DIM, int MAY_JOIN>
 GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps &maps) {
     const sm90_backward_schedule &s = *b.schedule;
     const int leads = threadIdx.x == 0;
@@ -87,7 +88,8 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
         const sm90_backward_tile *t = &b.header->tile[n & 1];
         const int head = sm90_uniform(t->head), begin = sm90_uniform(t->begin),
                   end = sm90_uniform(t->end), row = sm90_uniform(t->of.k_row),
-                  first = sm90_uniform(t->of.k_first);
+                  first = sm90_uniform(t->of.k_first),
+                  turned = sm90_is_joint<MAY_JOIN>(*t) ? begin + end - 1 : 0;
         if (head < 0) {
             if (leads)
                 sm90_arrive(full);
@@ -113,7 +115,8 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
             const uint32_t barrier = SM90_BARRIER(b, full, stage.n);
             sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
             if (leads) {
-                const sm90_box at = {head / s.shares, first + i * SM90_BOX, row};
+                const int box = turned ? turned - i : i;
+                const sm90_box at = {head / s.shares, first + box * SM90_BOX, row};
                 sm90_expect(barrier, 2 * SM90_BOX * DIM * 2);
                 sm90_load_heads(sm90_walked_keys(b, stage.n, 0), maps.k, barrier, at, DIM / 64,
                                 SM90_BOX);
@@ -123,16 +126,6 @@ GPU_FN void sm90_rows_produce(const sm90_backward_block &b, const sm90_rows_maps
             sm90_next_stage(stage);
         }
     }
-}
-
-template <int DTYPE> GPU_FN float2 sm90_two_of(uint32_t x) {
-    if (DTYPE == ROPE_BF16)
-        return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
-    float2 two;
-    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
-        : "=f"(two.x), "=f"(two.y)
-        : "r"(x));
-    return two;
 }
 
 /* Sums of products of dout and out, negative, of the thread's two rows. */
@@ -153,19 +146,30 @@ GPU_FN void sm90_delta(const uint32_t (&dout)[N], const uint32_t (&out)[N], floa
 
 /* Rows' numbers for the kernel of keys, which reads them as boxes, and delta for others. */
 GPU_FN void sm90_store_stats(const sm90_backward_schedule &s, const sm90_backward_tile &t, int row,
-                             float lse, float delta) {
+                             float lse, float delta, float less) {
     const int64_t heads = s.heads * s.shares, query = t.first + (row >> s.pack),
                   unit = t.of.q_row * (heads >> s.pack) + (t.head >> s.pack);
     float *to = s.stats + unit * 2 * s.stats_step + t.of.stats + (t.first << s.pack) + row;
     if (threadIdx.x % 4 == 0 && query < t.of.q_count) {
         to[0] = lse;
-        to[s.stats_step] = delta;
+        to[s.stats_step] = delta * less;
         s.delta[((int64_t)t.of.q_row * s.tokens + t.of.q_first + query) * heads + t.head +
                 (row & ((1 << s.pack) - 1))] = -delta;
     }
 }
 
-/* What a group knows of its rows. Boxes of keys are taken from the last one. */
+/* Negative delta of a row, as a launch before has stored it. */
+GPU_FN float sm90_stored_delta(const sm90_backward_schedule &s, const sm90_backward_tile &t,
+                               int row) {
+    const int query = t.first + (row >> s.pack), head = t.head + (row & ((1 << s.pack) - 1));
+    return query < t.of.q_count ? -s.delta[((int64_t)t.of.q_row * s.tokens + t.of.q_first + query) *
+                                               (s.heads * s.shares) +
+                                           head]
+                                : 0.0f;
+}
+
+/* What a group knows of its rows. Boxes of keys are taken from the last one; those of a joint tile
+ * from the first. */
 struct sm90_rows_span {
     float lse[2], delta[2]; /* negative, of the thread's rows */
     int2 seen[2];           /* keys that they see */
@@ -178,12 +182,13 @@ struct sm90_rows_span {
 template <int DIM> struct sm90_rows_place : sm90_rows_span {
     uint32_t q[DIM / 4], dout[DIM / 4]; /* as left operands */
     uint32_t queries;                   /* as products are told of them, of heads of 64 */
+    int joint, turned;                  /* whether the tile is; then a box and its turn make this */
     sm90_stage stage;
     int last; /* stage of the one before */
 };
 
 /* Reads what the group owns of a tile, and hands it back. */
-template <int DTYPE, int DIM>
+template <int DTYPE, int MAY_JOIN, int DIM>
 GPU_FN void sm90_read_rows(const sm90_backward_block &b, const sm90_backward_tile &t, int n,
                            int consumer, int row, sm90_rows_place<DIM> &at) {
     sm90_read_box(sm90_own_rows(b, consumer, SM90_OWN_DOUT), at.dout);
@@ -202,9 +207,15 @@ GPU_FN void sm90_read_rows(const sm90_backward_block &b, const sm90_backward_til
         at.lse[h] = b.header->minus_lse[n & 1][row + 8 * h];
     sm90_group_barrier(consumer);
     sm90_arrive_if(SM90_BARRIER(b, own_free, 0), threadIdx.x % 128 == 0);
+    at.joint = sm90_is_joint<MAY_JOIN>(t);
+    at.turned = t.begin + t.end - 1;
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        sm90_store_stats(*b.schedule, t, row + 8 * h, at.lse[h], at.delta[h]);
+        if (at.joint) {
+            at.lse[h] += SM90_JOINT_MORE;
+            at.delta[h] = sm90_stored_delta(*b.schedule, t, row + 8 * h) * SM90_JOINT_LESS;
+        } else
+            sm90_store_stats(*b.schedule, t, row + 8 * h, at.lse[h], at.delta[h], 1.0f);
 }
 
 /* Finds the boxes of keys of a tile. */
@@ -240,9 +251,9 @@ GPU_FN void sm90_pass_keys(const sm90_backward_block &b, int consumer, sm90_rows
     }
 }
 
-/* Columns of keys that the thread's rows see. */
-GPU_FN uint32_t sm90_keys_seen(const sm90_rows_span &at) {
-    const int base = at.box * SM90_BOX;
+/* Columns of keys of a box that the thread's rows see. */
+GPU_FN uint32_t sm90_keys_seen(const sm90_rows_span &at, int box) {
+    const int base = box * SM90_BOX;
     const int2 columns[2] = {make_int2(at.seen[0].x - base, at.seen[0].y - base),
                              make_int2(at.seen[1].x - base, at.seen[1].y - base)};
     return sm90_seen_columns(columns);
@@ -252,14 +263,16 @@ GPU_FN uint32_t sm90_keys_seen(const sm90_rows_span &at) {
 template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at,
                           float (&dq)[DIM / 2]) {
+    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
     float s[32], dp[32];
     uint32_t gradients[16];
-    const int stage = sm90_uniform(at.stage.n), adds = at.box != at.start;
+    const int stage = sm90_uniform(at.stage.n), adds = at.box != at.start,
+              box = MAY_JOIN && at.joint ? at.turned - at.box : at.box;
     const float unit = b.schedule->unit;
     const uint32_t k = sm90_walked_keys(b, stage, 0), v = sm90_walked_keys(b, stage, 1);
     sm90_wait(SM90_BARRIER(b, full, stage), at.stage.parity);
     if (CAREFUL)
-        at.met |= sm90_meets(sm90_keys_seen(at), sm90_clean<DTYPE, DIM>(b, k, v));
+        at.met |= sm90_meets(sm90_keys_seen(at, box), sm90_clean<DTYPE, DIM>(b, k, v));
     sm90_products_begin();
     if (DIM == 64)
         sm90_box_scores<DTYPE, DIM>(s, at.queries, sm90_box_matrix(k));
@@ -279,17 +292,33 @@ GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at
         s[i] = sm90_exp2(fmaf(s[i], unit, at.lse[i >> 1 & 1])) * (CAP ? sm90_slope(s[i]) : 1.0f);
     sm90_products_wait<0>();
     sm90_settle(dp);
+    if (MAY_JOIN && at.joint)
+        sm90_round(s, dp);
 #pragma unroll
     for (int i = 0; i < 32; i++)
         s[i] = s[i] * (dp[i] + at.delta[i >> 1 & 1]);
     if (CAREFUL || at.box < at.whole || at.box >= at.whole_end)
-        sm90_hide(s, sm90_keys_seen(at));
+        sm90_hide(s, sm90_keys_seen(at, box));
 #pragma unroll
     for (int i = 0; i < 16; i++)
         gradients[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);
     sm90_products_begin();
-    sm90_box_add<DTYPE>(dq, gradients, sm90_box_values(k), adds);
+    sm90_box_add<DTYPE>(dq, gradients, sm90_box_values(k),
+                        MAY_JOIN && at.joint ? adds && box % 2 : adds);
     sm90_products_end();
+}
+
+/* Adds the sums of a joint tile's last 128 keys, as additions in memory do, and begins others. */
+template <int DIM>
+GPU_FN void sm90_rows_join(const sm90_rows_place<DIM> &at, float (&dq)[DIM / 2],
+                           float (&sums)[DIM / 2]) {
+    sm90_products_wait<0>();
+    sm90_settle(dq);
+    if (!at.joint || ((at.turned - at.box) % 2 == 0 && at.box > at.end))
+        return;
+#pragma unroll
+    for (int i = 0; i < DIM / 2; i++)
+        asm("add.rn.ftz.f32 %0, %0, %1;" : "+f"(sums[i]) : "f"(dq[i]));
 }
 
 /* Rounds and stores the gradients of the group's rows. */
@@ -319,24 +348,31 @@ GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps
                               int consumer) {
     const int thread = (int)threadIdx.x & 127,
               row = consumer * SM90_BOX + thread / 32 * 16 + thread % 32 / 4;
+    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
     sm90_rows_place<DIM> at = {};
     for (int n = 0;; n++) {
-        float dq[DIM / 2];
+        float dq[DIM / 2], sums[DIM / 2] = {};
         sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
         const sm90_backward_tile &t = b.header->tile[n & 1];
         if (sm90_uniform(t.head) < 0)
             break;
-        sm90_read_rows<DTYPE>(b, t, n, consumer, row, at);
+        sm90_read_rows<DTYPE, MAY_JOIN>(b, t, n, consumer, row, at);
         sm90_find_span<CAREFUL>(b, t, consumer, row, at);
         sm90_pass_keys(b, consumer, at);
 #pragma unroll 1
         for (; at.box >= at.end; at.box--) {
             sm90_rows_add<DTYPE, DIM, CAREFUL, CAP>(b, at, dq);
+            if (MAY_JOIN)
+                sm90_rows_join(at, dq, sums);
             at.last = at.stage.n;
             sm90_next_stage(at.stage);
         }
         sm90_products_wait<0>();
         sm90_settle(dq);
+        if (MAY_JOIN && at.joint)
+#pragma unroll
+            for (int i = 0; i < DIM / 2; i++)
+                dq[i] = sums[i];
         if (CAREFUL)
             sm90_spoil(dq, at.met);
         sm90_clear_unseen(dq, at.seen[0], at.seen[1]);

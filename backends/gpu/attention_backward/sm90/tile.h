@@ -16,7 +16,7 @@ struct __align__(16) sm90_backward_tile {
     int32_t first;      /* query or key of the tile */
     int32_t begin, end; /* boxes of keys, or tiles of queries in boxes */
     int32_t number;
-    int32_t unused;
+    int32_t unused[3];
 };
 
 /* Barriers' phases are counted by those who wait. */
@@ -120,7 +120,8 @@ GPU_FN int2 sm90_queries_of(const sm90_mask &m, const sm90_backward_sequence &s,
 }
 
 /* Fills tile n of keys, 128 of them, which 1 << steps blocks share; 0 where it has none. Behind the
- * last one there is no head. */
+ * last one there is no head. CAREFUL: a block alone takes those of SM90_JOINT, too. */
+template <int CAREFUL>
 GPU_FN int sm90_keys_tile(const sm90_backward_schedule &s, int n, int steps,
                           sm90_backward_tile *t) {
     t->head = -1;
@@ -128,7 +129,7 @@ GPU_FN int sm90_keys_tile(const sm90_backward_schedule &s, int n, int steps,
         return 1;
     const int place = sm90_place_tile(s, n, 1, s.heads, t), queries = sm90_box_queries(s);
     t->first = place * 128;
-    if (place < 0 || t->first >= t->of.k_count || t->of.steps != steps)
+    if (place < 0 || t->first >= t->of.k_count || (t->of.steps & (CAREFUL ? 3 : ~0)) != steps)
         return 0;
     const int first = sm90_queries_of(s.mask, t->of, t->first).x,
               end = sm90_queries_of(s.mask, t->of, min(t->first + 128, t->of.k_count) - 1).y;
@@ -161,6 +162,22 @@ template <int CAREFUL> GPU_FN int sm90_next_number(const sm90_backward_turns &tu
     if (!CAREFUL)
         return n;
     return n < (int)(*turns.listed + 1) ? turns.list[n] : INT32_MAX;
+}
+
+/* Whether a tile is of a sequence whose gradients other kernels compute at once. */
+template <int CAREFUL> GPU_FN int sm90_is_apart(const sm90_backward_tile &t) {
+    return !CAREFUL && t.head >= 0 && t.of.steps == SM90_JOINT;
+}
+
+/* Weights of joint tiles are larger by this power of 2, so that small ones keep their bits in f16;
+ * what they are multiplied by, or their sums, are smaller. */
+#define SM90_JOINT_MORE 12.0f
+#define SM90_JOINT_LESS 0x1p-12f
+
+/* Whether a tile is computed again with the bits that joint.h has: it walks the other way, and
+ * weights round to f16 before gradients of scores are made of them. */
+template <int CAREFUL> GPU_FN int sm90_is_joint(const sm90_backward_tile &t) {
+    return CAREFUL && t.of.steps == SM90_JOINT;
 }
 
 /* --- blocks --- */

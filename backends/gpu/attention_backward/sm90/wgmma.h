@@ -1,4 +1,4 @@
-/* A matrix product of a warp group, 64 rows by 64 columns by 16 elements, added in fp32. */
+/* Matrix products of a warp group, 64 rows by 64 columns by 16 elements, added in fp32. */
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_WGMMA_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_WGMMA_H
 
@@ -32,6 +32,23 @@ GPU_FN void sm90_multiply_columns(float (&d)[32], const uint32_t *a, uint64_t b,
         SM90_PRODUCT_OF_REGISTERS("f16");
 }
 
+#define SM90_PRODUCT_BY_ROWS(type)                                                                 \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "                                         \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" SM90_REGISTERS   \
+                 "}, %32, %33, p, 1, 1, 0, 1; }"                                                   \
+                 : SM90_SUMS(d)                                                                    \
+                 : "l"(a), "l"(b), "r"(adds))
+
+/* The same of an a in shared memory, and a b whose rows lie side by side. */
+template <int DTYPE>
+GPU_FN void sm90_multiply_by_rows(float (&d)[32], uint64_t a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_PRODUCT_BY_ROWS("bf16");
+    else
+        SM90_PRODUCT_BY_ROWS("f16");
+}
+
+#undef SM90_PRODUCT_BY_ROWS
 #undef SM90_PRODUCT_OF_REGISTERS
 #undef SM90_REGISTERS
 #undef SM90_SUMS

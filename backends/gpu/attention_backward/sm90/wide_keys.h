@@ -105,8 +105,8 @@ GPU_FN void sm90_wide_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_wait_full(b, lasting);
     if (CAREFUL) {
         sm90_wait_full(b, brief);
-        at.met |=
-            sm90_meets(sm90_rows_seen(*b.schedule, t, at), sm90_clean<DTYPE, T::DIM>(b, q, dout));
+        at.met |= sm90_meets(sm90_rows_seen(*b.schedule, t, at, at.box),
+                             sm90_clean<DTYPE, T::DIM>(b, q, dout));
     }
     sm90_products_begin();
     sm90_left_scores<DTYPE, T::DIM>(s, at.k, q);
@@ -125,7 +125,7 @@ GPU_FN void sm90_wide_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_settle(dp);
     sm90_set_free(b, brief);
     if (part)
-        seen = sm90_rows_seen(*b.schedule, t, at);
+        seen = sm90_rows_seen(*b.schedule, t, at, at.box);
     sm90_score_gradients<DTYPE>(s, dp, stats + SM90_BOX * 4, part, seen, gradients);
     sm90_products_begin();
     sm90_box_add<DTYPE>(dk, gradients, sm90_box_values(q), adds);
@@ -146,8 +146,8 @@ GPU_FN void sm90_wide_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_wait_full(b, brief);
     if (CAREFUL) {
         sm90_wait_full(b, lasting);
-        at.met |=
-            sm90_meets(sm90_rows_seen(*b.schedule, t, at), sm90_clean<DTYPE, T::DIM>(b, q, dout));
+        at.met |= sm90_meets(sm90_rows_seen(*b.schedule, t, at, at.box),
+                             sm90_clean<DTYPE, T::DIM>(b, q, dout));
     }
     sm90_products_begin();
     sm90_left_scores<DTYPE, T::DIM>(s, at.k, q);
@@ -161,7 +161,7 @@ GPU_FN void sm90_wide_add(const sm90_backward_block &b, const sm90_backward_tile
     sm90_free_last<T>(b, at.pairs, adds);
     sm90_wide_weights<CAP, 1>(*b.schedule, s, stats);
     if (CAREFUL || at.box < at.whole || at.box >= at.whole_end)
-        sm90_hide(s, sm90_rows_seen(*b.schedule, t, at));
+        sm90_hide(s, sm90_rows_seen(*b.schedule, t, at, at.box));
 #pragma unroll
     for (int i = 0; i < 16; i++)
         weights[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);

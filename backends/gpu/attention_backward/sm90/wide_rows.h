@@ -81,7 +81,7 @@ GPU_FN void sm90_wide_read_rows(const sm90_backward_block &b, const sm90_backwar
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         at.lse[h] = b.header->minus_lse[n & 1][row + 8 * h];
-        sm90_store_stats(*b.schedule, t, row + 8 * h, at.lse[h], at.delta[h]);
+        sm90_store_stats(*b.schedule, t, row + 8 * h, at.lse[h], at.delta[h], 1.0f);
     }
 }
 
@@ -99,7 +99,7 @@ GPU_FN void sm90_wide_rows_add(const sm90_backward_block &b, sm90_wide_rows<T> &
     sm90_wait_full(b, lasting);
     if (CAREFUL) {
         sm90_wait_full(b, brief);
-        at.met |= sm90_meets(sm90_keys_seen(at), sm90_clean<DTYPE, T::DIM>(b, k, v));
+        at.met |= sm90_meets(sm90_keys_seen(at, at.box), sm90_clean<DTYPE, T::DIM>(b, k, v));
     }
     sm90_products_begin();
     sm90_left_scores<DTYPE, T::DIM>(s, at.q, k);
@@ -125,7 +125,7 @@ GPU_FN void sm90_wide_rows_add(const sm90_backward_block &b, sm90_wide_rows<T> &
     for (int i = 0; i < 32; i++)
         s[i] = s[i] * (dp[i] + at.delta[i >> 1 & 1]);
     if (CAREFUL || at.box < at.whole || at.box >= at.whole_end)
-        sm90_hide(s, sm90_keys_seen(at));
+        sm90_hide(s, sm90_keys_seen(at, at.box));
 #pragma unroll
     for (int i = 0; i < 16; i++)
         gradients[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);

@@ -1,0 +1,316 @@
+/* All gradients at once, of heads of 64: groups that multiply have 64 keys each, and scores are
+ * transposed, keys by rows. Sums have the order of the kernels of rows.h and keys.h that compute
+ * tiles again, bit by bit: boxes of rows from the last one, those of a tile's keys from the first.
+ */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_H
+
+#include "backends/gpu/attention_backward/sm90/joint_tile.h"
+
+/* --- products --- */
+
+struct sm90_joint_place {
+    uint32_t keys, values; /* as products are told of the group's */
+    uint32_t all_keys;     /* as values, of both */
+    int key;               /* the thread's first one */
+    int i, begin;          /* pairs of boxes: the next one, the last one */
+    int whole, whole_end;  /* those between are seen by all keys */
+    uint32_t count;        /* of all pairs so far */
+};
+
+/* Columns of the two boxes that see the thread's keys. */
+GPU_FN void sm90_joint_seen(const sm90_backward_schedule &s, const sm90_backward_tile &t,
+                            const sm90_joint_place &at, uint32_t (&seen)[2]) {
+    const int heads = s.shares >> s.pack;
+    int2 rows[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        rows[h] = sm90_queries_of(s.mask, t.of, at.key + 8 * h);
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        const int base = (2 * at.i + c) / heads * sm90_box_queries(s);
+        int2 columns[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            columns[h] = make_int2((rows[h].x - base) << s.pack, (rows[h].y - base) << s.pack);
+        seen[c] = sm90_seen_columns(columns);
+    }
+}
+
+/* sm90_hide_weights() of a half. */
+GPU_FN void sm90_joint_hide(uint32_t *x, uint32_t seen) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const uint32_t two = seen >> ((i & 1) * 16 + (i >> 1) * 2);
+        x[i] &= (two & 1 ? 0xffffu : 0) | (two & 2 ? 0xffff0000u : 0);
+    }
+}
+
+/* Weights of 64 rows, and as gradients of scores are made of them: in f16, as registers are few. */
+template <int DTYPE>
+GPU_FN void sm90_joint_weights(float *s, uint32_t stats, float unit, int part, uint32_t seen,
+                               uint32_t *weights, uint32_t *finer) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[4 * j + i] =
+                sm90_exp2(fmaf(s[4 * j + i], unit, __uint_as_float(i & 1 ? two.y : two.x)));
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        weights[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);
+        finer[i] = sm90_join<ROPE_F16>(s[2 * i], s[2 * i + 1]);
+    }
+    if (part)
+        sm90_joint_hide(weights, seen);
+}
+
+GPU_FN float sm90_joint_less(float dp, uint32_t delta) {
+    return fmaf(dp, SM90_JOINT_LESS, __uint_as_float(delta));
+}
+
+/* d = a b', of 64 keys and 128 rows. */
+template <int DTYPE> GPU_FN void sm90_joint_scores(float (&d)[64], uint32_t a, uint32_t b) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sm90_multiply<DTYPE>(d, sm90_descriptor(a + i * 2), sm90_descriptor(b + i * 2), i != 0);
+}
+
+template <int DTYPE>
+GPU_FN void sm90_joint_sum(float (&sums)[32], const uint32_t (&a)[32], uint32_t b) {
+#pragma unroll
+    for (int c = 1; c >= 0; c--)
+#pragma unroll
+        for (int i = 4 * c; i < 4 * c + 4; i++)
+            sm90_multiply<DTYPE>(sums, a + 4 * i, sm90_descriptor(b + i * 128), 1);
+}
+
+/* Writes gradients of scores, rows by keys. */
+GPU_FN void sm90_joint_write(uint32_t to, const uint32_t (&x)[32]) {
+    const int thread = (int)threadIdx.x & 127, lane = thread % 32, r = lane / 16 * 8 + lane % 8,
+              c = thread / 32 * 2 + (lane / 8 & 1);
+    to += (uint32_t)r * 128 + (uint32_t)((c ^ lane) & 7) * 16;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         to + j * 2048),
+                     "r"(x[4 * j]), "r"(x[4 * j + 1]), "r"(x[4 * j + 2]), "r"(x[4 * j + 3])
+                     : "memory");
+}
+
+GPU_FN void sm90_joint_barrier(void) {
+    asm volatile("bar.sync 7, 256;" ::: "memory");
+}
+
+/* Of the last pair of boxes: a product of what both groups have written. */
+template <int DTYPE>
+GPU_FN void sm90_joint_rows_product(const sm90_joint_block &b, int consumer,
+                                    const sm90_joint_place &at, float (&dq)[32]) {
+    const uint32_t a = sm90_box_matrix(sm90_joint_scores(b) + (uint32_t)consumer * SM90_JOINT_HALF);
+    sm90_wait(SM90_BARRIER(b, scores_full, 0), (at.count & 1) ^ 1);
+    sm90_products_begin();
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sm90_multiply_by_rows<DTYPE>(dq, sm90_descriptor(a + i / 4 * 1024 + i % 4 * 2),
+                                  sm90_descriptor(at.all_keys + i * 128), i != 0);
+    sm90_products_end();
+}
+
+/* Writes it for the thread that adds. */
+GPU_FN void sm90_joint_hand(const sm90_joint_block &b, int consumer, uint32_t count,
+                            const float (&dq)[32]) {
+    sm90_wait(SM90_BARRIER(b, sums_free, count & 1), (count >> 1 & 1) ^ 1);
+    const uint32_t to = sm90_joint_sums(b, (int)(count & 1)) +
+                        (uint32_t)consumer * 2 * SM90_JOINT_HALF + threadIdx.x % 128 * 16;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sm90_write(to + (uint32_t)i * 2048,
+                   {__float_as_uint(dq[4 * i]), __float_as_uint(dq[4 * i + 1]),
+                    __float_as_uint(dq[4 * i + 2]), __float_as_uint(dq[4 * i + 3])});
+}
+
+template <int DTYPE>
+GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile &t, int consumer,
+                            sm90_joint_place &at, float (&dk)[32], float (&dv)[32], int adds) {
+    float s[64], dp[64];
+    uint32_t weights[32], gradients[32], seen[2] = {0, 0};
+    const int stage = (int)(at.count & 1), leads = threadIdx.x % 128 == 0,
+              part = at.i < at.whole || at.i >= at.whole_end;
+    const uint32_t rows = sm90_joint_rows(b, stage), q = rows, dout = rows + 2 * SM90_JOINT_HALF,
+                   stats = SM90_BARRIER(b, stats[stage], 0) + threadIdx.x % 4 * 8;
+    sm90_wait(SM90_BARRIER(b, full, stage), at.count >> 1 & 1);
+    {
+        float dq[32];
+        sm90_joint_rows_product<DTYPE>(b, consumer, at, dq);
+        sm90_joint_scores<DTYPE>(s, at.keys, sm90_box_matrix(q));
+        sm90_products_end();
+        sm90_products_wait<1>();
+        sm90_settle(dq);
+        sm90_settle(dk);
+        sm90_arrive_if(SM90_BARRIER(b, scores_free, 0), leads && adds);
+        sm90_arrive_if(SM90_BARRIER(b, free, stage ^ 1), leads && adds);
+        if (adds)
+            sm90_joint_hand(b, consumer, at.count - 1, dq);
+    }
+    sm90_products_begin();
+    sm90_joint_scores<DTYPE>(dp, at.values, sm90_box_matrix(dout));
+    sm90_products_end();
+    sm90_products_wait<1>();
+    sm90_settle(s);
+    if (part)
+        sm90_joint_seen(*b.schedule, t, at, seen);
+#pragma unroll
+    for (int c = 1; c >= 0; c--) {
+        sm90_joint_weights<DTYPE>(s + 32 * c, stats + (uint32_t)c * 512, b.schedule->unit, part,
+                                  seen[c], weights + 16 * c, gradients + 16 * c);
+        sm90_products_begin();
+#pragma unroll
+        for (int i = 4 * c; i < 4 * c + 4; i++)
+            sm90_multiply<DTYPE>(dv, weights + 4 * i,
+                                 sm90_descriptor(sm90_box_values(dout) + i * 128), 1);
+        sm90_products_end();
+    }
+    sm90_products_wait<2>();
+    sm90_settle(dp);
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        const uint2 two =
+            sm90_read_two(stats + (uint32_t)(j / 8 * 512 + SM90_BOX * 4 + j % 8 * 32));
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float2 p = sm90_two_of<ROPE_F16>(gradients[2 * j + h]);
+            gradients[2 * j + h] =
+                sm90_join<DTYPE>(p.x * sm90_joint_less(dp[4 * j + 2 * h], two.x),
+                                 p.y * sm90_joint_less(dp[4 * j + 2 * h + 1], two.y));
+        }
+    }
+    if (part) {
+        sm90_joint_hide(gradients, seen[0]);
+        sm90_joint_hide(gradients + 16, seen[1]);
+    }
+    sm90_wait(SM90_BARRIER(b, scores_free, 0), (at.count & 1) ^ 1);
+    sm90_joint_write(sm90_joint_scores(b) + (uint32_t)consumer * 2 * SM90_JOINT_HALF, gradients);
+    sm90_writes_known();
+    __syncwarp();
+    sm90_arrive_if(SM90_BARRIER(b, sums_full, stage ^ 1), threadIdx.x % 32 == 0 && adds);
+    sm90_arrive_if(SM90_BARRIER(b, scores_full, 0), threadIdx.x % 32 == 0);
+    sm90_products_begin();
+    sm90_joint_sum<DTYPE>(dk, gradients, sm90_box_values(q));
+    sm90_products_end();
+    sm90_products_wait<1>();
+    sm90_settle(dv);
+}
+
+/* Rounds and stores a gradient of the group's keys. */
+template <int DTYPE>
+GPU_FN void sm90_joint_store(const sm90_joint_block &b, const sm90_backward_tile &t, int consumer,
+                             int key, uint32_t box, float (&x)[32], float scale,
+                             const sm90_gradient &to, const CUtensorMap *map) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const int first = t.first + consumer * SM90_BOX;
+    sm90_clear_unseen(x, sm90_queries_of(s.mask, t.of, key),
+                      sm90_queries_of(s.mask, t.of, key + 8));
+    const int bad = sm90_write_box<DTYPE>(box, x, scale, 1);
+    sm90_tell<0>(s.turns[1], t, &b.header->told[consumer], bad);
+    sm90_writes_known();
+    sm90_group_barrier(consumer);
+    sm90_store_box<64>(box, to, map, consumer,
+                       {{t.head, t.of.k_first + first, t.of.k_row}, 0, t.of.k_count - first});
+}
+
+GPU_FN void sm90_joint_begin(const sm90_joint_block &b, const sm90_joint_tile &tile, int n,
+                             int consumer, sm90_joint_place &at) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const sm90_backward_tile &t = tile.t;
+    const int thread = (int)threadIdx.x & 127, heads = s.shares >> s.pack,
+              queries = sm90_box_queries(s), first = t.first + consumer * SM90_BOX;
+    const int2 low = sm90_queries_of(s.mask, t.of, t.first),
+               high = sm90_queries_of(s.mask, t.of, t.first + 127);
+    const uint32_t own = sm90_joint_keys(b, n);
+    at.keys =
+        (uint32_t)sm90_uniform((int)sm90_box_matrix(own + (uint32_t)consumer * SM90_JOINT_HALF));
+    at.values = (uint32_t)sm90_uniform(
+        (int)sm90_box_matrix(own + (uint32_t)(2 + consumer) * SM90_JOINT_HALF));
+    at.all_keys = (uint32_t)sm90_uniform((int)sm90_box_values(own));
+    at.key = first + thread / 32 * 16 + thread % 32 / 4;
+    at.i = sm90_uniform(tile.end) - 1;
+    at.begin = sm90_uniform(tile.begin);
+    at.whole = sm90_uniform(((high.x + queries - 1) / queries * heads + 1) / 2);
+    at.whole_end = sm90_uniform(t.first + 128 > t.of.k_count ? 0 : low.y / queries * heads / 2);
+}
+
+template <int DTYPE>
+GPU_FN void sm90_joint_consume(const sm90_joint_block &b, const sm90_joint_maps &maps,
+                               int consumer) {
+    sm90_joint_place at = {};
+    const int leads = threadIdx.x % 128 == 0;
+    for (int n = 0;; n++) {
+        float dk[32], dv[32];
+        sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
+        const sm90_joint_tile &tile = b.header->tile[n & 1];
+        if (sm90_uniform(tile.t.head) < 0)
+            break;
+        sm90_joint_begin(b, tile, n, consumer, at);
+        const int start = at.i;
+#pragma unroll
+        for (int i = 0; i < 32; i++) /* ptxas wants them set ahead of the loop */
+            dk[i] = dv[i] = 0.0f;
+        sm90_settle(dk);
+        sm90_settle(dv);
+        if (start >= at.begin) {
+#pragma unroll 1
+            do {
+                sm90_joint_step<DTYPE>(b, tile.t, consumer, at, dk, dv, at.i != start);
+                at.count++;
+            } while (--at.i >= at.begin);
+            float dq[32];
+            sm90_joint_rows_product<DTYPE>(b, consumer, at, dq);
+            sm90_products_wait<0>();
+            sm90_settle(dq);
+            sm90_settle(dk);
+            sm90_settle(dv);
+            sm90_joint_hand(b, consumer, at.count - 1, dq);
+            sm90_writes_known();
+            __syncwarp();
+            sm90_arrive_if(SM90_BARRIER(b, sums_full, (at.count & 1) ^ 1), threadIdx.x % 32 == 0);
+            sm90_arrive_if(SM90_BARRIER(b, scores_free, 0), leads);
+            sm90_arrive_if(SM90_BARRIER(b, free, (at.count & 1) ^ 1), leads);
+        }
+        const sm90_backward_schedule &sc = *b.schedule;
+        const uint32_t own = sm90_joint_keys(b, n) + (uint32_t)consumer * SM90_JOINT_HALF;
+        sm90_joint_barrier(); /* no product reads keys */
+        sm90_joint_store<DTYPE>(b, tile.t, consumer, at.key, own, dk, sc.scale, sc.dk, maps.dk);
+        sm90_joint_store<DTYPE>(b, tile.t, consumer, at.key, own + 2 * SM90_JOINT_HALF, dv,
+                                SM90_JOINT_LESS, sc.dv, maps.dv);
+        sm90_group_barrier(consumer);
+        if (leads) {
+            sm90_stores_read();
+            sm90_arrive(SM90_BARRIER(b, own_free, n & 1));
+        }
+    }
+    if (leads)
+        sm90_stores_done();
+}
+
+GPU_FN void sm90_joint_start(const sm90_joint_block &b) {
+    for (int i = 0; i < 2; i++) {
+        sm90_barrier_init(SM90_BARRIER(b, own_full, i), 1);
+        sm90_barrier_init(SM90_BARRIER(b, own_free, i), 4);
+        sm90_barrier_init(SM90_BARRIER(b, known, i), 1);
+        sm90_barrier_init(SM90_BARRIER(b, sums_full, i), 8);
+        sm90_barrier_init(SM90_BARRIER(b, sums_free, i), 1);
+    }
+    for (int i = 0; i < SM90_JOINT_STAGES; i++) {
+        sm90_barrier_init(SM90_BARRIER(b, full, i), 1);
+        sm90_barrier_init(SM90_BARRIER(b, free, i), 2);
+    }
+    sm90_barrier_init(SM90_BARRIER(b, wanted, 0), 1);
+    sm90_barrier_init(SM90_BARRIER(b, scores_free, 0), 2);
+    sm90_barrier_init(SM90_BARRIER(b, scores_full, 0), 8);
+    b.header->told[0] = b.header->told[1] = -1;
+    sm90_barriers_begun();
+}
+
+#endif

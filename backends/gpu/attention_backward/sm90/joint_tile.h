@@ -1,0 +1,225 @@
+/* Tiles of keys whose blocks compute all gradients at once, copies of what they read, and sums of
+ * dq. A block owns 128 keys and walks over the pairs of boxes of rows that see them, from the last
+ * one. What a tile of keys adds to dq goes by way of shared memory to sums in fp32, those of
+ * earlier keys first: their tiles are the longer ones and begin first, and each is a pair ahead of
+ * the next. */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_TILE_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_TILE_H
+
+#include "backends/gpu/attention_backward/sm90/rows.h"
+
+enum { SM90_JOINT_STAGES = 2, SM90_JOINT_HALF = SM90_BOX * 128 };
+
+struct sm90_joint_maps {
+    const CUtensorMap *q, *k, *v, *dout, *stats, *dk, *dv;
+};
+
+/* A tile of keys; pairs of boxes over which its block walks, and that of the tile before does;
+ * where sums of the sequence's rows begin. */
+struct sm90_joint_tile {
+    sm90_backward_tile t;
+    int32_t begin, end, before_begin, before_end, sums, unused[3];
+};
+
+struct sm90_joint_header {
+    uint64_t own_full[2], own_free[2], known[2], wanted[1];
+    uint64_t full[SM90_JOINT_STAGES], free[SM90_JOINT_STAGES];
+    uint64_t scores_free[1], scores_full[1], sums_full[2], sums_free[2];
+    sm90_joint_tile tile[2];
+    int32_t told[2];
+    __align__(128) float stats[SM90_JOINT_STAGES][2][2][SM90_BOX];
+};
+static_assert(sizeof(sm90_joint_header) <= SM90_BACKWARD_HEADER, "in its room");
+
+struct sm90_joint_block {
+    const sm90_backward_schedule *schedule;
+    sm90_joint_header *header;
+    uint32_t memory;
+};
+
+GPU_FN uint32_t sm90_joint_keys(const sm90_joint_block &b, int n) {
+    return b.memory + (uint32_t)(n & 1) * 4 * SM90_JOINT_HALF;
+}
+GPU_FN uint32_t sm90_joint_rows(const sm90_joint_block &b, int stage) {
+    return b.memory + (uint32_t)(8 + stage * 4) * SM90_JOINT_HALF;
+}
+GPU_FN uint32_t sm90_joint_scores(const sm90_joint_block &b) {
+    return b.memory + 16 * SM90_JOINT_HALF;
+}
+GPU_FN uint32_t sm90_joint_sums(const sm90_joint_block &b, int n) {
+    return b.memory + (uint32_t)(20 + n * 4) * SM90_JOINT_HALF;
+}
+
+/* --- tiles --- */
+
+/* Pairs of boxes of rows that see some of 128 keys. */
+GPU_FN int2 sm90_joint_pairs(const sm90_backward_schedule &s, const sm90_backward_sequence &of,
+                             int first) {
+    if (first < 0 || first >= of.k_count)
+        return make_int2(0, 0);
+    const int queries = sm90_box_queries(s), heads = s.shares >> s.pack,
+              begin = sm90_queries_of(s.mask, of, first).x / queries,
+              end =
+                  (sm90_queries_of(s.mask, of, min(first + 128, of.k_count) - 1).y + queries - 1) /
+                  queries;
+    return end > begin ? make_int2(begin * heads / 2, (end * heads + 1) / 2) : make_int2(0, 0);
+}
+
+GPU_FN int sm90_joint_find(const sm90_backward_schedule &s, int number, sm90_joint_tile *tile) {
+    sm90_backward_tile *t = &tile->t;
+    if (!sm90_keys_tile<0>(s, number, SM90_JOINT, t))
+        return 0;
+    if (t->head < 0)
+        return 1;
+    const int2 pairs = sm90_joint_pairs(s, t->of, t->first);
+    tile->begin = pairs.x;
+    tile->end = pairs.y;
+    const int2 before = sm90_joint_pairs(s, t->of, t->first - 128);
+    tile->before_begin = before.x;
+    tile->before_end = before.y;
+    tile->sums = t->head * s.pairs + t->of.sums;
+    return 1;
+}
+
+GPU_FN void sm90_joint_find_all(const sm90_joint_block &b) {
+    for (int n = 0;; n++) {
+        sm90_joint_tile *t = &b.header->tile[n & 1];
+        sm90_wait(SM90_BARRIER(b, own_free, n & 1), (uint32_t)(n >> 1 & 1) ^ 1);
+        if (n > 0)
+            sm90_wait(SM90_BARRIER(b, wanted, 0), (uint32_t)(n - 1) & 1);
+        while (!sm90_joint_find(*b.schedule, sm90_next_number<0>(b.schedule->turns[1]), t))
+            ;
+        sm90_arrive(SM90_BARRIER(b, known, n & 1));
+        if (t->t.head < 0)
+            return;
+    }
+}
+
+/* --- copies --- */
+
+struct sm90_joint_stage {
+    int n;
+    uint32_t parity;
+};
+GPU_FN void sm90_joint_next(sm90_joint_stage &stage) {
+    stage.n ^= 1;
+    stage.parity ^= stage.n == 0;
+}
+
+GPU_FN void sm90_joint_produce(const sm90_joint_block &b, const sm90_joint_maps &maps) {
+    const sm90_backward_schedule &s = *b.schedule;
+    const int leads = threadIdx.x == 0, heads = s.shares >> s.pack;
+    sm90_joint_stage stage = {0, 1};
+    for (int n = 0;; n++) {
+        const uint32_t own = SM90_BARRIER(b, own_full, n & 1);
+        sm90_wait(SM90_BARRIER(b, known, n & 1), (uint32_t)(n >> 1 & 1));
+        const sm90_joint_tile *t = &b.header->tile[n & 1];
+        const int head = sm90_uniform(t->t.head), row = sm90_uniform(t->t.of.q_row),
+                  first = sm90_uniform(t->t.of.q_first), begin = sm90_uniform(t->begin),
+                  end = sm90_uniform(t->end), stats = sm90_uniform(t->t.of.stats);
+        if (head < 0) {
+            if (leads)
+                sm90_arrive(own);
+            return;
+        }
+        if (leads) {
+            const uint32_t to = sm90_joint_keys(b, n);
+            sm90_expect(own, 4 * SM90_JOINT_HALF);
+            for (int c = 0; c < 2; c++) {
+                const sm90_box at = {head, t->t.of.k_first + t->t.first + SM90_BOX * c,
+                                     t->t.of.k_row};
+                sm90_load(to + (uint32_t)c * SM90_JOINT_HALF, maps.k, own, at);
+                sm90_load(to + (uint32_t)(2 + c) * SM90_JOINT_HALF, maps.v, own, at);
+            }
+        }
+        const int unit = row * s.heads * heads + head * heads;
+        for (int i = end;;) {
+            sm90_arrive_if(SM90_BARRIER(b, wanted, 0), leads && i == min(end, begin + 1));
+            if (i-- == begin)
+                break;
+            const uint32_t full = SM90_BARRIER(b, full, stage.n);
+            sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
+            if (leads) {
+                const uint32_t to = sm90_joint_rows(b, stage.n);
+                sm90_expect(full, 4 * SM90_JOINT_HALF + sizeof b.header->stats[0]);
+                for (int c = 0; c < 2; c++) {
+                    const int queries = (2 * i + c) / heads, h = 2 * i + c - queries * heads;
+                    const sm90_box at = {head * s.shares + (h << s.pack),
+                                         first + queries * sm90_box_queries(s), row};
+                    sm90_load(to + (uint32_t)c * SM90_JOINT_HALF, maps.q, full, at);
+                    sm90_load(to + (uint32_t)(2 + c) * SM90_JOINT_HALF, maps.dout, full, at);
+                    sm90_load_stats(SM90_BARRIER(b, stats[stage.n][c], 0), maps.stats, full,
+                                    stats + queries * SM90_BOX, unit + h);
+                }
+            }
+            sm90_joint_next(stage);
+        }
+    }
+}
+
+/* --- sums --- */
+
+GPU_FN uint32_t sm90_load_acquire(const uint32_t *from) {
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
+GPU_FN void sm90_store_release(uint32_t *to, uint32_t x) {
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+GPU_FN void sm90_proxies_meet(void) {
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+GPU_FN void sm90_bulk(float *to, uint32_t from, uint32_t bytes, int adds) {
+    if (adds)
+        asm volatile(
+            "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+            "r"(from), "r"(bytes)
+            : "memory");
+    else
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                     "r"(from), "r"(bytes)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* A thread adds what groups have for dq in one of two buffers, behind the tile of the keys before:
+ * an addition takes about as long as a step. */
+GPU_FN void sm90_joint_add(const sm90_joint_block &b, int buffer) {
+    int count = 0;
+    for (int n = 0;; n++) {
+        sm90_wait(SM90_BARRIER(b, known, n & 1), (uint32_t)(n >> 1 & 1));
+        const sm90_joint_tile *t = &b.header->tile[n & 1];
+        if (t->t.head < 0)
+            return;
+        const uint32_t tile = (uint32_t)t->t.first / 128;
+        const int begin = t->begin, before_begin = t->before_begin, before_end = t->before_end;
+        float *sums = b.schedule->sums + (int64_t)t->sums * SM90_JOINT_SUMS;
+        uint32_t *added = b.schedule->added + t->sums;
+        for (int i = t->end - 1; i >= begin; i--, count++) {
+            if ((count & 1) != buffer)
+                continue;
+            const int adds = i >= before_begin && i < before_end;
+            sm90_wait(SM90_BARRIER(b, sums_full, buffer), (uint32_t)count >> 1 & 1);
+            if (!b.schedule->dq.data) {
+                sm90_arrive(SM90_BARRIER(b, sums_free, buffer));
+                continue;
+            }
+            if (adds) {
+                while (sm90_load_acquire(added + i) != tile - 1)
+                    ;
+                sm90_proxies_meet();
+            }
+            sm90_bulk(sums + (int64_t)i * SM90_JOINT_SUMS, sm90_joint_sums(b, buffer),
+                      SM90_JOINT_SUMS * sizeof(float), adds);
+            sm90_stores_read();
+            sm90_arrive(SM90_BARRIER(b, sums_free, buffer));
+            sm90_stores_done();
+            sm90_proxies_meet();
+            sm90_store_release(added + i, tile);
+        }
+        sm90_arrive(SM90_BARRIER(b, own_free, n & 1));
+    }
+}
+
+#endif
