@@ -270,7 +270,7 @@ TEST(attention_backward_bits, each_gradient_of_a_long_sequence_alone) {
     backward_required();
     for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
         backward_case c;
-        make_rows(&c, dtype, 1, 1155, 48, 2);
+        make_rows(&c, dtype, 1, 1541, 48, 2);
         check_kernels(&c, check_each);
         attention_free(&c.forward);
     }

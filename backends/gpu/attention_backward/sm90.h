@@ -25,18 +25,22 @@ enum { GPU_BACKWARD_SM90_TILE = 128, GPU_BACKWARD_SM90_TOLD = 4, GPU_BACKWARD_SM
 #define GPU_BACKWARD_SM90_STATS(tokens) (2 * ((tokens) + 3))
 enum { GPU_BACKWARD_SM90_STATS_PACKED = 8 };
 
+/* Rows of a slab, of heads of up to 64 elements or of more. */
+#define GPU_BACKWARD_JOINT_SLAB(is_longer) ((is_longer) ? 64 : 128)
+
 /* Sequences whose gradients may be computed at once have so many queries and keys at least, and so
  * many rows of all heads: tiles of keys wait for each other, and fewer rows do not fill a GPU. */
-enum { GPU_BACKWARD_JOINT_TOKENS = 1152, GPU_BACKWARD_JOINT_ROWS = 384 * 128 };
-ROPE_FN int gpu_backward_may_join(int64_t queries, int64_t keys, int64_t q_heads) {
-    const int64_t tokens = queries < keys ? queries : keys;
-    return tokens >= GPU_BACKWARD_JOINT_TOKENS && tokens * q_heads >= GPU_BACKWARD_JOINT_ROWS;
+enum { GPU_BACKWARD_JOINT_TOKENS = 1536 };
+ROPE_FN int gpu_backward_may_join(int64_t queries, int64_t keys, int64_t q_heads, int slab) {
+    const int64_t tokens = queries < keys ? queries : keys,
+                  fewest = slab < 128 ? 4096 : (int64_t)GPU_BACKWARD_JOINT_TOKENS,
+                  rows = slab < 128 ? 640 * 128 : 512 * 128;
+    return tokens >= fewest && tokens * q_heads >= rows;
 }
 
-/* So those ahead of a token have so many pairs of boxes of a key head, which `shares` heads of q
- * read. */
-#define GPU_BACKWARD_JOINT_PAIRS(tokens, shares)                                                   \
-    ((tokens) * (shares) / 128 + (tokens) / GPU_BACKWARD_JOINT_TOKENS * ((shares) / 2 + 2))
+/* So those ahead of a token have so many slabs of a key head, which `shares` heads of q read. */
+#define GPU_BACKWARD_JOINT_SLABS(tokens, shares, slab)                                             \
+    ((tokens) * (shares) / (slab) + (tokens) / GPU_BACKWARD_JOINT_TOKENS * ((shares) + 2))
 
 typedef struct gpu_backward_sm90_call {
     const rope_attention_problem *problem;

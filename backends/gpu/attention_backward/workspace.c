@@ -18,19 +18,19 @@ static int64_t tiles_of(int64_t each, int64_t tokens, int64_t rows, int64_t sequ
 }
 
 /* Sums of dq where all gradients are computed at once. */
-static int add_sums(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
+static int add_sums(const gpu_attention_sizes *s, int slab, gpu_backward_layout *layout) {
     int64_t tokens, most;
-    if (s->k_heads < 1 || !gpu_backward_may_join(s->tokens, s->k_tokens, s->q_heads))
+    if (s->k_heads < 1 || !gpu_backward_may_join(s->tokens, s->k_tokens, s->q_heads, slab))
         return 1; /* no sequence is that long */
     const int64_t shares = s->q_heads / s->k_heads;
     if (__builtin_mul_overflow(s->q_rows, s->tokens, &tokens) ||
         __builtin_mul_overflow(tokens, 2 * shares, &most))
         return 0;
-    const int64_t pairs = GPU_BACKWARD_JOINT_PAIRS(tokens, shares) + shares / 2 + 2;
+    const int64_t slabs = GPU_BACKWARD_JOINT_SLABS(tokens, shares, slab) + shares + 2;
     layout->joins = 1;
-    return gpu_workspace_add((const int64_t[]){s->k_heads, pairs, 128, 64}, sizeof(float),
+    return gpu_workspace_add((const int64_t[]){s->k_heads, slabs, 128, 64}, sizeof(float),
                              &layout->bytes, &layout->sums) &&
-           gpu_workspace_add((const int64_t[]){s->k_heads, pairs, 1, 1}, sizeof(uint32_t),
+           gpu_workspace_add((const int64_t[]){s->k_heads, slabs, 1, 1}, sizeof(uint32_t),
                              &layout->bytes, &layout->added);
 }
 
@@ -62,6 +62,7 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
                      gpu_backward_layout *layout) {
     const rope_attention_problem *p = &state->forward.problem;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
+    const int is_longer = p->head_dim > 64 || p->v_head_dim > 64;
     layout->bytes = 0;
     layout->joins = 0;
     layout->sums = layout->added = 0;
@@ -77,7 +78,8 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
            gpu_workspace_add((const int64_t[]){s->q_rows, s->tokens, s->q_heads, 1}, sizeof(float),
                              &layout->bytes, &layout->delta) &&
            (!state->sm90 || add_sm90(s, layout)) &&
-           (!state->sm90 || !gpu_backward_sm90_joins(p) || add_sums(s, layout));
+           (!state->sm90 || !gpu_backward_sm90_joins(p) ||
+            add_sums(s, GPU_BACKWARD_JOINT_SLAB(is_longer), layout));
 }
 
 rope_status gpu_backward_workspace(const void *canonical, const void *kernel, const void *given,

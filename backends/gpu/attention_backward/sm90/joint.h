@@ -1,7 +1,6 @@
-/* All gradients at once, of heads of 64: groups that multiply have 64 keys each, and scores are
- * transposed, keys by rows. Sums have the order of the kernels of rows.h and keys.h that compute
- * tiles again, bit by bit: boxes of rows from the last one, those of a tile's keys from the first.
- */
+/* All gradients at once: groups that multiply have 64 keys each, and scores are transposed, keys by
+ * rows. Sums have the order of the kernels of rows.h and keys.h that compute tiles again, bit by
+ * bit: boxes of rows from the last one, those of a tile's keys from the first. */
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_H
 
@@ -13,22 +12,23 @@ struct sm90_joint_place {
     uint32_t keys, values; /* as products are told of the group's */
     uint32_t all_keys;     /* as values, of both */
     int key;               /* the thread's first one */
-    int i, begin;          /* pairs of boxes: the next one, the last one */
+    int i, begin;          /* slabs: the next one, the last one */
     int whole, whole_end;  /* those between are seen by all keys */
-    uint32_t count;        /* of all pairs so far */
+    uint32_t count;        /* of all slabs so far */
 };
 
-/* Columns of the two boxes that see the thread's keys. */
+/* Columns of a slab's boxes that see the thread's keys. */
+template <int BOXES>
 GPU_FN void sm90_joint_seen(const sm90_backward_schedule &s, const sm90_backward_tile &t,
-                            const sm90_joint_place &at, uint32_t (&seen)[2]) {
+                            const sm90_joint_place &at, uint32_t (&seen)[BOXES]) {
     const int heads = s.shares >> s.pack;
     int2 rows[2];
 #pragma unroll
     for (int h = 0; h < 2; h++)
         rows[h] = sm90_queries_of(s.mask, t.of, at.key + 8 * h);
 #pragma unroll
-    for (int c = 0; c < 2; c++) {
-        const int base = (2 * at.i + c) / heads * sm90_box_queries(s);
+    for (int c = 0; c < BOXES; c++) {
+        const int base = (BOXES * at.i + c) / heads * sm90_box_queries(s);
         int2 columns[2];
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -71,29 +71,31 @@ GPU_FN float sm90_joint_less(float dp, uint32_t delta) {
     return fmaf(dp, SM90_JOINT_LESS, __uint_as_float(delta));
 }
 
-/* d = a b', of 64 keys and 128 rows. */
-template <int DTYPE> GPU_FN void sm90_joint_scores(float (&d)[64], uint32_t a, uint32_t b) {
+/* d = a b', of 64 keys and the rows of a slab. */
+template <int DTYPE, int DIM, int N>
+GPU_FN void sm90_joint_scores(float (&d)[N], uint32_t a, uint32_t b) {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        sm90_multiply<DTYPE>(d, sm90_descriptor(a + i * 2), sm90_descriptor(b + i * 2), i != 0);
+    for (int i = 0; i < DIM / 16; i++)
+        sm90_multiply<DTYPE>(d, sm90_descriptor(a + i / 4 * 1024 + i % 4 * 2),
+                             sm90_descriptor(b + i / 4 * 512 + i % 4 * 2), i != 0);
 }
 
-template <int DTYPE>
-GPU_FN void sm90_joint_sum(float (&sums)[32], const uint32_t (&a)[32], uint32_t b) {
+template <int DTYPE, int N, int M>
+GPU_FN void sm90_joint_sum(float (&sums)[N], const uint32_t (&a)[M], uint32_t b) {
 #pragma unroll
-    for (int c = 1; c >= 0; c--)
+    for (int c = M / 16 - 1; c >= 0; c--)
 #pragma unroll
         for (int i = 4 * c; i < 4 * c + 4; i++)
             sm90_multiply<DTYPE>(sums, a + 4 * i, sm90_descriptor(b + i * 128), 1);
 }
 
 /* Writes gradients of scores, rows by keys. */
-GPU_FN void sm90_joint_write(uint32_t to, const uint32_t (&x)[32]) {
+template <int N> GPU_FN void sm90_joint_write(uint32_t to, const uint32_t (&x)[N]) {
     const int thread = (int)threadIdx.x & 127, lane = thread % 32, r = lane / 16 * 8 + lane % 8,
               c = thread / 32 * 2 + (lane / 8 & 1);
     to += (uint32_t)r * 128 + (uint32_t)((c ^ lane) & 7) * 16;
 #pragma unroll
-    for (int j = 0; j < 8; j++)
+    for (int j = 0; j < N / 4; j++)
         asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                          to + j * 2048),
                      "r"(x[4 * j]), "r"(x[4 * j + 1]), "r"(x[4 * j + 2]), "r"(x[4 * j + 3])
@@ -104,17 +106,20 @@ GPU_FN void sm90_joint_barrier(void) {
     asm volatile("bar.sync 7, 256;" ::: "memory");
 }
 
-/* Of the last pair of boxes: a product of what both groups have written. */
-template <int DTYPE>
+/* Of the last slab: a product of what both groups have written. A group has half of its rows, or of
+ * their elements. */
+template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_rows_product(const sm90_joint_block &b, int consumer,
-                                    const sm90_joint_place &at, float (&dq)[32]) {
-    const uint32_t a = sm90_box_matrix(sm90_joint_scores(b) + (uint32_t)consumer * SM90_JOINT_HALF);
-    sm90_wait(SM90_BARRIER(b, scores_full, 0), (at.count & 1) ^ 1);
+                                    const sm90_joint_place &at, uint32_t count, float (&dq)[32]) {
+    enum { BOXES = sm90_joint_size<DIM>::BOXES, LAG = sm90_joint_size<DIM>::LAG };
+    const uint32_t a = sm90_box_matrix(sm90_joint_scores<DIM>(b, count) +
+                                       (uint32_t)consumer * (BOXES - 1) * SM90_JOINT_HALF);
+    sm90_wait(SM90_BARRIER(b, scores_full, count % LAG), sm90_joint_parity<DIM>(count));
     sm90_products_begin();
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        sm90_multiply_by_rows<DTYPE>(dq, sm90_descriptor(a + i / 4 * 1024 + i % 4 * 2),
-                                  sm90_descriptor(at.all_keys + i * 128), i != 0);
+        sm90_multiply_by_rows<DTYPE>(dq, sm90_descriptor(a + i / 4 * (BOXES * 512) + i % 4 * 2),
+                                     sm90_descriptor(at.all_keys + i * 128), i != 0);
     sm90_products_end();
 }
 
@@ -131,11 +136,13 @@ GPU_FN void sm90_joint_hand(const sm90_joint_block &b, int consumer, uint32_t co
                     __float_as_uint(dq[4 * i + 2]), __float_as_uint(dq[4 * i + 3])});
 }
 
-template <int DTYPE>
+template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile &t, int consumer,
-                            sm90_joint_place &at, float (&dk)[32], float (&dv)[32], int adds) {
-    float s[64], dp[64];
-    uint32_t weights[32], gradients[32], seen[2] = {0, 0};
+                            sm90_joint_place &at, float (&dk)[DIM / 2], float (&dv)[DIM / 2],
+                            int adds, int hands) {
+    enum { BOXES = sm90_joint_size<DIM>::BOXES, LAG = sm90_joint_size<DIM>::LAG };
+    float s[32 * BOXES], dp[32 * BOXES];
+    uint32_t weights[16 * BOXES], gradients[16 * BOXES], seen[BOXES] = {};
     const int stage = (int)(at.count & 1), leads = threadIdx.x % 128 == 0,
               part = at.i < at.whole || at.i >= at.whole_end;
     const uint32_t rows = sm90_joint_rows(b, stage), q = rows, dout = rows + 2 * SM90_JOINT_HALF,
@@ -143,26 +150,26 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
     sm90_wait(SM90_BARRIER(b, full, stage), at.count >> 1 & 1);
     {
         float dq[32];
-        sm90_joint_rows_product<DTYPE>(b, consumer, at, dq);
-        sm90_joint_scores<DTYPE>(s, at.keys, sm90_box_matrix(q));
+        sm90_joint_rows_product<DTYPE, DIM>(b, consumer, at, at.count, dq);
+        sm90_joint_scores<DTYPE, DIM>(s, at.keys, sm90_box_matrix(q));
         sm90_products_end();
         sm90_products_wait<1>();
         sm90_settle(dq);
         sm90_settle(dk);
-        sm90_arrive_if(SM90_BARRIER(b, scores_free, 0), leads && adds);
+        sm90_arrive_if(SM90_BARRIER(b, scores_free, at.count % LAG), leads && hands);
         sm90_arrive_if(SM90_BARRIER(b, free, stage ^ 1), leads && adds);
-        if (adds)
-            sm90_joint_hand(b, consumer, at.count - 1, dq);
+        if (hands)
+            sm90_joint_hand(b, consumer, at.count - LAG, dq);
     }
     sm90_products_begin();
-    sm90_joint_scores<DTYPE>(dp, at.values, sm90_box_matrix(dout));
+    sm90_joint_scores<DTYPE, DIM>(dp, at.values, sm90_box_matrix(dout));
     sm90_products_end();
     sm90_products_wait<1>();
     sm90_settle(s);
     if (part)
         sm90_joint_seen(*b.schedule, t, at, seen);
 #pragma unroll
-    for (int c = 1; c >= 0; c--) {
+    for (int c = BOXES - 1; c >= 0; c--) {
         sm90_joint_weights<DTYPE>(s + 32 * c, stats + (uint32_t)c * 512, b.schedule->unit, part,
                                   seen[c], weights + 16 * c, gradients + 16 * c);
         sm90_products_begin();
@@ -172,10 +179,10 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
                                  sm90_descriptor(sm90_box_values(dout) + i * 128), 1);
         sm90_products_end();
     }
-    sm90_products_wait<2>();
+    sm90_products_wait<BOXES>();
     sm90_settle(dp);
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
+    for (int j = 0; j < 8 * BOXES; j++) {
         const uint2 two =
             sm90_read_two(stats + (uint32_t)(j / 8 * 512 + SM90_BOX * 4 + j % 8 * 32));
 #pragma unroll
@@ -187,15 +194,19 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
         }
     }
     if (part) {
-        sm90_joint_hide(gradients, seen[0]);
-        sm90_joint_hide(gradients + 16, seen[1]);
+#pragma unroll
+        for (int c = 0; c < BOXES; c++)
+            sm90_joint_hide(gradients + 16 * c, seen[c]);
     }
-    sm90_wait(SM90_BARRIER(b, scores_free, 0), (at.count & 1) ^ 1);
-    sm90_joint_write(sm90_joint_scores(b) + (uint32_t)consumer * 2 * SM90_JOINT_HALF, gradients);
+    sm90_wait(SM90_BARRIER(b, scores_free, at.count % LAG), sm90_joint_parity<DIM>(at.count));
+    sm90_joint_write(sm90_joint_scores<DIM>(b, at.count) +
+                         (uint32_t)consumer * BOXES * SM90_JOINT_HALF,
+                     gradients);
     sm90_writes_known();
     __syncwarp();
-    sm90_arrive_if(SM90_BARRIER(b, sums_full, stage ^ 1), threadIdx.x % 32 == 0 && adds);
-    sm90_arrive_if(SM90_BARRIER(b, scores_full, 0), threadIdx.x % 32 == 0);
+    sm90_arrive_if(SM90_BARRIER(b, sums_full, (at.count - LAG) & 1),
+                   threadIdx.x % 32 == 0 && hands);
+    sm90_arrive_if(SM90_BARRIER(b, scores_full, at.count % LAG), threadIdx.x % 32 == 0);
     sm90_products_begin();
     sm90_joint_sum<DTYPE>(dk, gradients, sm90_box_values(q));
     sm90_products_end();
@@ -204,9 +215,9 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
 }
 
 /* Rounds and stores a gradient of the group's keys. */
-template <int DTYPE>
+template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_store(const sm90_joint_block &b, const sm90_backward_tile &t, int consumer,
-                             int key, uint32_t box, float (&x)[32], float scale,
+                             int key, uint32_t box, float (&x)[DIM / 2], float scale,
                              const sm90_gradient &to, const CUtensorMap *map) {
     const sm90_backward_schedule &s = *b.schedule;
     const int first = t.first + consumer * SM90_BOX;
@@ -216,10 +227,11 @@ GPU_FN void sm90_joint_store(const sm90_joint_block &b, const sm90_backward_tile
     sm90_tell<0>(s.turns[1], t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box<64>(box, to, map, consumer,
-                       {{t.head, t.of.k_first + first, t.of.k_row}, 0, t.of.k_count - first});
+    sm90_store_box<DIM>(box, to, map, consumer,
+                        {{t.head, t.of.k_first + first, t.of.k_row}, 0, t.of.k_count - first});
 }
 
+template <int DIM>
 GPU_FN void sm90_joint_begin(const sm90_joint_block &b, const sm90_joint_tile &tile, int n,
                              int consumer, sm90_joint_place &at) {
     const sm90_backward_schedule &s = *b.schedule;
@@ -228,66 +240,82 @@ GPU_FN void sm90_joint_begin(const sm90_joint_block &b, const sm90_joint_tile &t
               queries = sm90_box_queries(s), first = t.first + consumer * SM90_BOX;
     const int2 low = sm90_queries_of(s.mask, t.of, t.first),
                high = sm90_queries_of(s.mask, t.of, t.first + 127);
-    const uint32_t own = sm90_joint_keys(b, n);
+    enum { BOXES = sm90_joint_size<DIM>::BOXES, PARTS = sm90_joint_size<DIM>::PARTS };
+    const uint32_t own = sm90_joint_keys<DIM>(b, n);
     at.keys =
         (uint32_t)sm90_uniform((int)sm90_box_matrix(own + (uint32_t)consumer * SM90_JOINT_HALF));
     at.values = (uint32_t)sm90_uniform(
-        (int)sm90_box_matrix(own + (uint32_t)(2 + consumer) * SM90_JOINT_HALF));
-    at.all_keys = (uint32_t)sm90_uniform((int)sm90_box_values(own));
+        (int)sm90_box_matrix(own + (uint32_t)(2 * PARTS + consumer) * SM90_JOINT_HALF));
+    at.all_keys = (uint32_t)sm90_uniform(
+        (int)sm90_box_values(own + (uint32_t)consumer * 2 * (PARTS - 1) * SM90_JOINT_HALF));
     at.key = first + thread / 32 * 16 + thread % 32 / 4;
     at.i = sm90_uniform(tile.end) - 1;
     at.begin = sm90_uniform(tile.begin);
-    at.whole = sm90_uniform(((high.x + queries - 1) / queries * heads + 1) / 2);
-    at.whole_end = sm90_uniform(t.first + 128 > t.of.k_count ? 0 : low.y / queries * heads / 2);
+    at.whole = sm90_uniform(((high.x + queries - 1) / queries * heads + BOXES - 1) / BOXES);
+    at.whole_end = sm90_uniform(t.first + 128 > t.of.k_count ? 0 : low.y / queries * heads / BOXES);
 }
 
-template <int DTYPE>
+template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_consume(const sm90_joint_block &b, const sm90_joint_maps &maps,
                                int consumer) {
+    enum { LAG = sm90_joint_size<DIM>::LAG };
     sm90_joint_place at = {};
     const int leads = threadIdx.x % 128 == 0;
     for (int n = 0;; n++) {
-        float dk[32], dv[32];
+        float dk[DIM / 2], dv[DIM / 2];
         sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
         const sm90_joint_tile &tile = b.header->tile[n & 1];
         if (sm90_uniform(tile.t.head) < 0)
             break;
-        sm90_joint_begin(b, tile, n, consumer, at);
+        sm90_joint_begin<DIM>(b, tile, n, consumer, at);
         const int start = at.i;
 #pragma unroll
-        for (int i = 0; i < 32; i++) /* ptxas wants them set ahead of the loop */
+        for (int i = 0; i < DIM / 2; i++) /* ptxas wants them set ahead of the loop */
             dk[i] = dv[i] = 0.0f;
         sm90_settle(dk);
         sm90_settle(dv);
         if (start >= at.begin) {
 #pragma unroll 1
             do {
-                sm90_joint_step<DTYPE>(b, tile.t, consumer, at, dk, dv, at.i != start);
+                sm90_joint_step<DTYPE, DIM>(b, tile.t, consumer, at, dk, dv, at.i != start,
+                                            start - at.i >= LAG);
                 at.count++;
             } while (--at.i >= at.begin);
-            float dq[32];
-            sm90_joint_rows_product<DTYPE>(b, consumer, at, dq);
             sm90_products_wait<0>();
-            sm90_settle(dq);
             sm90_settle(dk);
             sm90_settle(dv);
-            sm90_joint_hand(b, consumer, at.count - 1, dq);
-            sm90_writes_known();
-            __syncwarp();
-            sm90_arrive_if(SM90_BARRIER(b, sums_full, (at.count & 1) ^ 1), threadIdx.x % 32 == 0);
-            sm90_arrive_if(SM90_BARRIER(b, scores_free, 0), leads);
+#pragma unroll
+            for (int i = LAG; i > 0; i--) {
+                if (start - at.i < i)
+                    continue;
+                const uint32_t count = at.count - (uint32_t)i;
+                float dq[32];
+                sm90_joint_rows_product<DTYPE, DIM>(b, consumer, at, count + LAG, dq);
+                sm90_products_wait<0>();
+                sm90_settle(dq);
+                sm90_joint_hand(b, consumer, count, dq);
+                sm90_writes_known();
+                __syncwarp();
+                sm90_arrive_if(SM90_BARRIER(b, sums_full, count & 1), threadIdx.x % 32 == 0);
+                sm90_arrive_if(SM90_BARRIER(b, scores_free, count % LAG), leads);
+            }
             sm90_arrive_if(SM90_BARRIER(b, free, (at.count & 1) ^ 1), leads);
         }
         const sm90_backward_schedule &sc = *b.schedule;
-        const uint32_t own = sm90_joint_keys(b, n) + (uint32_t)consumer * SM90_JOINT_HALF;
+        enum { OWN = sm90_joint_size<DIM>::OWN, PARTS = sm90_joint_size<DIM>::PARTS };
+        const uint32_t own =
+            sm90_joint_keys<DIM>(b, n) + (uint32_t)consumer * PARTS * SM90_JOINT_HALF;
         sm90_joint_barrier(); /* no product reads keys */
-        sm90_joint_store<DTYPE>(b, tile.t, consumer, at.key, own, dk, sc.scale, sc.dk, maps.dk);
-        sm90_joint_store<DTYPE>(b, tile.t, consumer, at.key, own + 2 * SM90_JOINT_HALF, dv,
-                                SM90_JOINT_LESS, sc.dv, maps.dv);
+        sm90_joint_store<DTYPE, DIM>(b, tile.t, consumer, at.key, own, dk, sc.scale, sc.dk,
+                                     maps.dk);
+        sm90_joint_store<DTYPE, DIM>(b, tile.t, consumer, at.key, own + 2 * PARTS * SM90_JOINT_HALF,
+                                     dv, SM90_JOINT_LESS, sc.dv, maps.dv);
         sm90_group_barrier(consumer);
         if (leads) {
             sm90_stores_read();
             sm90_arrive(SM90_BARRIER(b, own_free, n & 1));
+            if (OWN == 1)
+                sm90_arrive(SM90_BARRIER(b, own_read, 0));
         }
     }
     if (leads)
@@ -301,14 +329,15 @@ GPU_FN void sm90_joint_start(const sm90_joint_block &b) {
         sm90_barrier_init(SM90_BARRIER(b, known, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, sums_full, i), 8);
         sm90_barrier_init(SM90_BARRIER(b, sums_free, i), 1);
+        sm90_barrier_init(SM90_BARRIER(b, scores_free, i), 2);
+        sm90_barrier_init(SM90_BARRIER(b, scores_full, i), 8);
     }
     for (int i = 0; i < SM90_JOINT_STAGES; i++) {
         sm90_barrier_init(SM90_BARRIER(b, full, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, free, i), 2);
     }
+    sm90_barrier_init(SM90_BARRIER(b, own_read, 0), 2);
     sm90_barrier_init(SM90_BARRIER(b, wanted, 0), 1);
-    sm90_barrier_init(SM90_BARRIER(b, scores_free, 0), 2);
-    sm90_barrier_init(SM90_BARRIER(b, scores_full, 0), 8);
     b.header->told[0] = b.header->told[1] = -1;
     sm90_barriers_begun();
 }

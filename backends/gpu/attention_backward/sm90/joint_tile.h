@@ -1,8 +1,8 @@
 /* Tiles of keys whose blocks compute all gradients at once, copies of what they read, and sums of
- * dq. A block owns 128 keys and walks over the pairs of boxes of rows that see them, from the last
- * one. What a tile of keys adds to dq goes by way of shared memory to sums in fp32, those of
- * earlier keys first: their tiles are the longer ones and begin first, and each is a pair ahead of
- * the next. */
+ * dq. A block owns 128 keys and walks over the slabs of rows that see them, from the last one: two
+ * boxes of heads of 64, one of 128. What a tile of keys adds to dq goes by way of shared memory to
+ * sums in fp32, those of earlier keys first: their tiles are the longer ones and begin first, and
+ * each is a slab ahead of the next. */
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_TILE_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_JOINT_TILE_H
 
@@ -10,21 +10,35 @@
 
 enum { SM90_JOINT_STAGES = 2, SM90_JOINT_HALF = SM90_BOX * 128 };
 
+/* Of a size of heads: boxes of rows in a slab, tiles whose keys and values have room, parts of a
+ * box, of 64 elements each; slabs from one to the product of its gradients of scores and keys, so
+ * that groups need not keep step; registers of a thread that loads and of one that multiplies. */
+template <int DIM> struct sm90_joint_size {
+    enum {
+        BOXES = 128 / DIM,
+        OWN = BOXES,
+        LAG = DIM > 64 ? 2 : 1,
+        PARTS = DIM / 64,
+        FEW = DIM > 64 ? 24 : 40,
+        MANY = DIM > 64 ? 240 : 232
+    };
+};
+
 struct sm90_joint_maps {
     const CUtensorMap *q, *k, *v, *dout, *stats, *dk, *dv;
 };
 
-/* A tile of keys; pairs of boxes over which its block walks, and that of the tile before does;
- * where sums of the sequence's rows begin. */
+/* A tile of keys; slabs over which its block walks, and that of the tile before does; where sums of
+ * the sequence's rows begin. */
 struct sm90_joint_tile {
     sm90_backward_tile t;
     int32_t begin, end, before_begin, before_end, sums, unused[3];
 };
 
 struct sm90_joint_header {
-    uint64_t own_full[2], own_free[2], known[2], wanted[1];
+    uint64_t own_full[2], own_free[2], own_read[1], known[2], wanted[1];
     uint64_t full[SM90_JOINT_STAGES], free[SM90_JOINT_STAGES];
-    uint64_t scores_free[1], scores_full[1], sums_full[2], sums_free[2];
+    uint64_t scores_free[2], scores_full[2], sums_full[2], sums_free[2];
     sm90_joint_tile tile[2];
     int32_t told[2];
     __align__(128) float stats[SM90_JOINT_STAGES][2][2][SM90_BOX];
@@ -37,14 +51,18 @@ struct sm90_joint_block {
     uint32_t memory;
 };
 
-GPU_FN uint32_t sm90_joint_keys(const sm90_joint_block &b, int n) {
-    return b.memory + (uint32_t)(n & 1) * 4 * SM90_JOINT_HALF;
+template <int DIM> GPU_FN uint32_t sm90_joint_keys(const sm90_joint_block &b, int n) {
+    return b.memory + (uint32_t)(n % sm90_joint_size<DIM>::OWN) * 4 * SM90_JOINT_HALF;
 }
 GPU_FN uint32_t sm90_joint_rows(const sm90_joint_block &b, int stage) {
     return b.memory + (uint32_t)(8 + stage * 4) * SM90_JOINT_HALF;
 }
-GPU_FN uint32_t sm90_joint_scores(const sm90_joint_block &b) {
-    return b.memory + 16 * SM90_JOINT_HALF;
+template <int DIM> GPU_FN uint32_t sm90_joint_scores(const sm90_joint_block &b, uint32_t count) {
+    return b.memory + (16 + count % sm90_joint_size<DIM>::LAG * 2) * SM90_JOINT_HALF;
+}
+/* Parity of the phase that slab `count - LAG` ends. */
+template <int DIM> GPU_FN uint32_t sm90_joint_parity(uint32_t count) {
+    return (count / sm90_joint_size<DIM>::LAG & 1) ^ 1;
 }
 GPU_FN uint32_t sm90_joint_sums(const sm90_joint_block &b, int n) {
     return b.memory + (uint32_t)(20 + n * 4) * SM90_JOINT_HALF;
@@ -52,8 +70,9 @@ GPU_FN uint32_t sm90_joint_sums(const sm90_joint_block &b, int n) {
 
 /* --- tiles --- */
 
-/* Pairs of boxes of rows that see some of 128 keys. */
-GPU_FN int2 sm90_joint_pairs(const sm90_backward_schedule &s, const sm90_backward_sequence &of,
+/* Slabs of rows that see some of 128 keys. */
+template <int BOXES>
+GPU_FN int2 sm90_joint_slabs(const sm90_backward_schedule &s, const sm90_backward_sequence &of,
                              int first) {
     if (first < 0 || first >= of.k_count)
         return make_int2(0, 0);
@@ -62,32 +81,34 @@ GPU_FN int2 sm90_joint_pairs(const sm90_backward_schedule &s, const sm90_backwar
               end =
                   (sm90_queries_of(s.mask, of, min(first + 128, of.k_count) - 1).y + queries - 1) /
                   queries;
-    return end > begin ? make_int2(begin * heads / 2, (end * heads + 1) / 2) : make_int2(0, 0);
+    return end > begin ? make_int2(begin * heads / BOXES, (end * heads + BOXES - 1) / BOXES)
+                       : make_int2(0, 0);
 }
 
+template <int BOXES>
 GPU_FN int sm90_joint_find(const sm90_backward_schedule &s, int number, sm90_joint_tile *tile) {
     sm90_backward_tile *t = &tile->t;
     if (!sm90_keys_tile<0>(s, number, SM90_JOINT, t))
         return 0;
     if (t->head < 0)
         return 1;
-    const int2 pairs = sm90_joint_pairs(s, t->of, t->first);
-    tile->begin = pairs.x;
-    tile->end = pairs.y;
-    const int2 before = sm90_joint_pairs(s, t->of, t->first - 128);
+    const int2 slabs = sm90_joint_slabs<BOXES>(s, t->of, t->first);
+    tile->begin = slabs.x;
+    tile->end = slabs.y;
+    const int2 before = sm90_joint_slabs<BOXES>(s, t->of, t->first - 128);
     tile->before_begin = before.x;
     tile->before_end = before.y;
-    tile->sums = t->head * s.pairs + t->of.sums;
+    tile->sums = t->head * s.slabs + t->of.sums;
     return 1;
 }
 
-GPU_FN void sm90_joint_find_all(const sm90_joint_block &b) {
+template <int BOXES> GPU_FN void sm90_joint_find_all(const sm90_joint_block &b) {
     for (int n = 0;; n++) {
         sm90_joint_tile *t = &b.header->tile[n & 1];
         sm90_wait(SM90_BARRIER(b, own_free, n & 1), (uint32_t)(n >> 1 & 1) ^ 1);
         if (n > 0)
             sm90_wait(SM90_BARRIER(b, wanted, 0), (uint32_t)(n - 1) & 1);
-        while (!sm90_joint_find(*b.schedule, sm90_next_number<0>(b.schedule->turns[1]), t))
+        while (!sm90_joint_find<BOXES>(*b.schedule, sm90_next_number<0>(b.schedule->turns[1]), t))
             ;
         sm90_arrive(SM90_BARRIER(b, known, n & 1));
         if (t->t.head < 0)
@@ -106,52 +127,70 @@ GPU_FN void sm90_joint_next(sm90_joint_stage &stage) {
     stage.parity ^= stage.n == 0;
 }
 
-GPU_FN void sm90_joint_produce(const sm90_joint_block &b, const sm90_joint_maps &maps) {
+/* What a block owns of a tile. */
+template <int DIM>
+GPU_FN void sm90_joint_load_own(const sm90_joint_block &b, const sm90_joint_maps &maps, int n) {
+    enum { PARTS = sm90_joint_size<DIM>::PARTS };
+    const sm90_backward_tile &t = b.header->tile[n & 1].t;
+    const uint32_t own = SM90_BARRIER(b, own_full, n & 1), to = sm90_joint_keys<DIM>(b, n);
+    sm90_expect(own, 4 * PARTS * SM90_JOINT_HALF);
+    for (int c = 0; c < 2; c++) {
+        const sm90_box at = {t.head, t.of.k_first + t.first + SM90_BOX * c, t.of.k_row};
+        sm90_load_heads(to + (uint32_t)c * SM90_JOINT_HALF, maps.k, own, at, PARTS, 2 * SM90_BOX);
+        sm90_load_heads(to + (uint32_t)(2 * PARTS + c) * SM90_JOINT_HALF, maps.v, own, at, PARTS,
+                        2 * SM90_BOX);
+    }
+}
+
+/* Slab i. */
+template <int DIM>
+GPU_FN void sm90_joint_load_rows(const sm90_joint_block &b, const sm90_joint_maps &maps,
+                                 const sm90_backward_tile &t, int i, int stage) {
+    enum { BOXES = sm90_joint_size<DIM>::BOXES, PARTS = sm90_joint_size<DIM>::PARTS };
     const sm90_backward_schedule &s = *b.schedule;
-    const int leads = threadIdx.x == 0, heads = s.shares >> s.pack;
+    const int heads = s.shares >> s.pack;
+    const uint32_t to = sm90_joint_rows(b, stage), full = SM90_BARRIER(b, full, stage);
+    sm90_expect(full, 4 * SM90_JOINT_HALF + BOXES * sizeof b.header->stats[0][0]);
+    for (int c = 0; c < BOXES; c++) {
+        const int queries = (BOXES * i + c) / heads, h = BOXES * i + c - queries * heads;
+        const sm90_box at = {t.head * s.shares + (h << s.pack),
+                             t.of.q_first + queries * sm90_box_queries(s), t.of.q_row};
+        sm90_load_heads(to + (uint32_t)c * SM90_JOINT_HALF, maps.q, full, at, PARTS, SM90_BOX);
+        sm90_load_heads(to + (uint32_t)(2 + c) * SM90_JOINT_HALF, maps.dout, full, at, PARTS,
+                        SM90_BOX);
+        sm90_load_stats(SM90_BARRIER(b, stats[stage][c], 0), maps.stats, full,
+                        t.of.stats + queries * SM90_BOX,
+                        (t.of.q_row * s.heads + t.head) * heads + h);
+    }
+}
+
+/* A warp has the copies of all tiles made: rows first, where there is room for one tile's keys. */
+template <int DIM>
+GPU_FN void sm90_joint_produce(const sm90_joint_block &b, const sm90_joint_maps &maps) {
+    enum { OWN = sm90_joint_size<DIM>::OWN, AHEAD = OWN > 1 ? 0 : SM90_JOINT_STAGES };
+    const int leads = threadIdx.x == 0;
     sm90_joint_stage stage = {0, 1};
     for (int n = 0;; n++) {
-        const uint32_t own = SM90_BARRIER(b, own_full, n & 1);
         sm90_wait(SM90_BARRIER(b, known, n & 1), (uint32_t)(n >> 1 & 1));
         const sm90_joint_tile *t = &b.header->tile[n & 1];
-        const int head = sm90_uniform(t->t.head), row = sm90_uniform(t->t.of.q_row),
-                  first = sm90_uniform(t->t.of.q_first), begin = sm90_uniform(t->begin),
-                  end = sm90_uniform(t->end), stats = sm90_uniform(t->t.of.stats);
-        if (head < 0) {
-            if (leads)
-                sm90_arrive(own);
+        const int begin = sm90_uniform(t->begin), end = sm90_uniform(t->end);
+        if (sm90_uniform(t->t.head) < 0) {
+            sm90_arrive_if(SM90_BARRIER(b, own_full, n & 1), leads);
             return;
         }
-        if (leads) {
-            const uint32_t to = sm90_joint_keys(b, n);
-            sm90_expect(own, 4 * SM90_JOINT_HALF);
-            for (int c = 0; c < 2; c++) {
-                const sm90_box at = {head, t->t.of.k_first + t->t.first + SM90_BOX * c,
-                                     t->t.of.k_row};
-                sm90_load(to + (uint32_t)c * SM90_JOINT_HALF, maps.k, own, at);
-                sm90_load(to + (uint32_t)(2 + c) * SM90_JOINT_HALF, maps.v, own, at);
-            }
-        }
-        const int unit = row * s.heads * heads + head * heads;
         for (int i = end;;) {
             sm90_arrive_if(SM90_BARRIER(b, wanted, 0), leads && i == min(end, begin + 1));
+            if (i == max(end - AHEAD, begin)) {
+                if (OWN == 1 && n > 0)
+                    sm90_wait(SM90_BARRIER(b, own_read, 0), (uint32_t)(n - 1) & 1);
+                if (leads)
+                    sm90_joint_load_own<DIM>(b, maps, n);
+            }
             if (i-- == begin)
                 break;
-            const uint32_t full = SM90_BARRIER(b, full, stage.n);
             sm90_wait(SM90_BARRIER(b, free, stage.n), stage.parity);
-            if (leads) {
-                const uint32_t to = sm90_joint_rows(b, stage.n);
-                sm90_expect(full, 4 * SM90_JOINT_HALF + sizeof b.header->stats[0]);
-                for (int c = 0; c < 2; c++) {
-                    const int queries = (2 * i + c) / heads, h = 2 * i + c - queries * heads;
-                    const sm90_box at = {head * s.shares + (h << s.pack),
-                                         first + queries * sm90_box_queries(s), row};
-                    sm90_load(to + (uint32_t)c * SM90_JOINT_HALF, maps.q, full, at);
-                    sm90_load(to + (uint32_t)(2 + c) * SM90_JOINT_HALF, maps.dout, full, at);
-                    sm90_load_stats(SM90_BARRIER(b, stats[stage.n][c], 0), maps.stats, full,
-                                    stats + queries * SM90_BOX, unit + h);
-                }
-            }
+            if (leads)
+                sm90_joint_load_rows<DIM>(b, maps, t->t, i, stage.n);
             sm90_joint_next(stage);
         }
     }

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
         gpu_wait_for_last();
         gpu_let_next_start();
         if (threadIdx.x < 32)
-            sm90_rows_produce<DIM, CAREFUL && DIM == 64 && !CAP>(b, maps);
+            sm90_rows_produce<DIM, CAREFUL && !CAP>(b, maps);
         else if (threadIdx.x < 64)
             sm90_find_all_rows<CAREFUL, 0>(b);
     } else {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_keys(
         gpu_wait_for_last();
         gpu_let_next_start();
         if (threadIdx.x < 32)
-            sm90_keys_produce<DIM, CAREFUL && DIM == 64 && !CAP>(b, maps);
+            sm90_keys_produce<DIM, CAREFUL && !CAP>(b, maps);
         else if (threadIdx.x == 32)
             sm90_find_all_keys<CAREFUL>(b);
     } else {

@@ -46,14 +46,14 @@ ROPE_FN int sm90_backward_steps(int64_t tiles, int64_t heads, int64_t shares) {
 }
 
 /* Whether all gradients of a sequence are computed at once, where that is faster: each score is
- * made once, but what tiles of keys have for dq is added in memory. Where a mask has few rows see a
- * key, beginnings and ends of tiles take too long. */
+ * made once, but what tiles of keys have for dq is added in memory. With longer heads no key may be
+ * out of reach of rows behind it, with others so many rows see one. */
 enum { SM90_JOINT_SPAN = 512 };
 ROPE_FN int sm90_backward_joint(const sm90_mask *mask, int64_t keys, int64_t queries,
-                                int64_t q_heads, int steps) {
-    return steps == 0 && gpu_backward_may_join(queries, keys, q_heads) &&
-           mask->chunk >= SM90_JOINT_SPAN &&
-           (int64_t)mask->before + mask->behind >= SM90_JOINT_SPAN - 1;
+                                int64_t q_heads, int slab, int steps) {
+    const int64_t span = slab < 128 ? keys : (int64_t)SM90_JOINT_SPAN;
+    return steps == 0 && gpu_backward_may_join(queries, keys, q_heads, slab) &&
+           mask->chunk >= span && (int64_t)mask->before + mask->behind >= span - 1;
 }
 
 /* A tile of those that are packed: of which sequence, and which one of it; below 0: there is none.
@@ -111,9 +111,10 @@ typedef struct sm90_backward_schedule {
     uint32_t *counters;           /* all that launches count by */
     float to_cap;                 /* what makes scores what tanh is taken of */
     sm90_gradient out, dout;      /* where they lie */
-    float *sums;     /* of dq, [key head, pair of boxes, thread's fours]; NULL: none at once */
-    uint32_t *added; /* [key head, pair of boxes]: the tile of keys that was added last, or ~0u */
-    int32_t pairs;   /* of a key head */
+    float *sums;                  /* of dq, [key head, slab, thread's fours]; NULL: none at once */
+    uint32_t *added; /* [key head, slab]: the tile of keys that was added last, or ~0u */
+    int32_t slabs;   /* of a key head */
+    int32_t slab;    /* its rows */
     int32_t mixed;   /* sequences, where only some may be computed at once; else 0 */
 } sm90_backward_schedule;
 
@@ -133,11 +134,11 @@ typedef const void *sm90_backward_pair[2];
 extern const sm90_backward_pair gpu_backward_sm90_rows_kernels[2][2][2];
 extern const sm90_backward_pair gpu_backward_sm90_keys_kernels[2][2][2];
 
-/* Of heads of up to 64 elements, [f16, bf16]: rows' numbers, all gradients, dq of its sums. The
+/* [heads of up to 64 elements, of up to 128][rows' numbers, all gradients, dq of its sums]. The
  * second takes (q, k, v, dout, stats, dk, dv, schedule) as above, others take the schedule and a
  * grid that strides over tiles of rows by blocks of SM90_JOINT_THREADS. */
 enum { SM90_JOINT_THREADS = 256 };
-extern const void *const gpu_backward_sm90_joint_kernels[3][2];
+extern const void *const gpu_backward_sm90_joint_kernels[2][3][2];
 
 /* [dq, dk, dv][capped scores][heads of up to 192 elements with values of 128, of 256][f16, bf16] */
 extern const sm90_backward_pair gpu_backward_sm90_wide_kernels[3][2][2][2];

@@ -199,7 +199,7 @@ GPU_FN void sm90_score_gradients(const float (&s)[32], float (&dp)[32], uint32_t
 template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_keys_add(const sm90_backward_block &b, const sm90_backward_tile &t,
                           sm90_keys_place &at, float (&dk)[DIM / 2], float (&dv)[DIM / 2]) {
-    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
+    enum { MAY_JOIN = CAREFUL && !CAP };
     float s[32], dp[32];
     uint32_t weights[16], gradients[16];
     const int stage = sm90_uniform(at.stage.n), adds = at.box != at.start,
@@ -332,7 +332,7 @@ GPU_FN void sm90_end_keys(const sm90_backward_block &b, const sm90_keys_maps &ma
 template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_keys_consume(const sm90_backward_block &b, const sm90_keys_maps &maps,
                               int consumer) {
-    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
+    enum { MAY_JOIN = CAREFUL && !CAP };
     sm90_keys_place at = {};
     for (int n = 0;; n++) {
         float dk[DIM / 2], dv[DIM / 2];

@@ -25,7 +25,7 @@ static int is_wide(const rope_attention_problem *p) {
 }
 
 int gpu_backward_sm90_joins(const rope_attention_problem *p) {
-    return p->head_dim <= 64 && p->v_head_dim <= 64 && !(p->soft_cap > 0);
+    return !is_wide(p) && !(p->soft_cap > 0);
 }
 
 /* Launches: of rows; of keys; of values, where heads are wide. */
@@ -33,12 +33,17 @@ enum { ROWS, KEYS, VALUES };
 
 /* Those of all gradients at once. */
 enum { STATS, GRADIENTS, QUERIES, JOINT };
+static int is_long(const rope_attention_problem *p) {
+    return p->head_dim > 64 || p->v_head_dim > 64;
+}
+static const void *joint_kernel(const rope_attention_problem *p, int which) {
+    return gpu_backward_sm90_joint_kernels[is_long(p)][which][p->rope.dtype == ROPE_BF16];
+}
 
 /* Kernels of a launch: all tiles, those of the list. */
 static const void *const *kernels_of(const rope_attention_problem *p, int which) {
     const int is_bf16 = p->rope.dtype == ROPE_BF16, caps = p->soft_cap > 0,
-              longest = p->head_dim > 192 || p->v_head_dim > 128,
-              longer = p->head_dim > 64 || p->v_head_dim > 64;
+              longest = p->head_dim > 192 || p->v_head_dim > 128, longer = is_long(p);
     return is_wide(p)      ? gpu_backward_sm90_wide_kernels[which][caps][longest][is_bf16]
            : which == ROWS ? gpu_backward_sm90_rows_kernels[caps][longer][is_bf16]
                            : gpu_backward_sm90_keys_kernels[caps][longer][is_bf16];
@@ -51,7 +56,7 @@ gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
     for (int i = 1; i < count; i++)
         kernels[i] = kernels_of(p, (i - 1) / 2)[(i - 1) % 2];
     for (int i = 0; i < JOINT && joins; i++)
-        kernels[count + i] = gpu_backward_sm90_joint_kernels[i][p->rope.dtype == ROPE_BF16];
+        kernels[count + i] = joint_kernel(p, i);
     gpuError_t error = gpu_kernels_load(kernels, count + (joins ? JOINT : 0), &early);
     if (joins && error == gpuSuccess)
         error = gpu_allow_shared(kernels[count + GRADIENTS], SM90_BACKWARD_SHARED);
@@ -175,11 +180,11 @@ static sm90_gradient gradient_of(const sm90_view *v) {
     return g;
 }
 
-/* Pairs of boxes of a key head, as gpu_backward_launch() has room for. */
-static int32_t joint_pairs(const rope_attention_call *f) {
+/* Slabs of a key head, as gpu_backward_launch() has room for. */
+static int32_t slabs_of(const rope_attention_call *f, int rows) {
     const int64_t tokens = f->rope.batch * f->rope.tokens,
                   shares = f->rope.tensor[0].heads / f->k.heads;
-    return (int32_t)(GPU_BACKWARD_JOINT_PAIRS(tokens, shares) + shares / 2 + 2);
+    return (int32_t)(GPU_BACKWARD_JOINT_SLABS(tokens, shares, rows) + shares + 2);
 }
 
 /* Which sequences of a call have their gradients computed at once. */
@@ -190,7 +195,7 @@ static int joint_of(const sm90_backward_schedule *s, const rope_attention_call *
     const int64_t tiles = gpu_divide_up(f->k_tokens, GPU_BACKWARD_SM90_TILE);
     const int steps = differ ? 0 : sm90_backward_steps(tiles, s->heads, s->shares);
     return !s->sums || !sm90_backward_joint(&s->mask, f->k_tokens, f->rope.tokens,
-                                            s->heads * s->shares, steps)
+                                            s->heads * s->shares, s->slab, steps)
                ? NONE
            : differ ? SOME
                     : ALL;
@@ -215,8 +220,9 @@ static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const
                                 .dout = gradient_of(&views[DOUT]),
                                 .sums = l->sums,
                                 .added = l->added,
-                                .pairs = joint_pairs(&c->forward),
+                                .slab = GPU_BACKWARD_JOINT_SLAB(is_long(l->problem)),
                                 .to_cap = cap > 0 ? scale / cap : 0};
+    s.slabs = slabs_of(&c->forward, s.slab);
     const int packed[2] = {c->forward.rope.position.cu_seqlens != NULL,
                            c->forward.k_position.cu_seqlens != NULL};
     (void)count_tiles(c, &s, l->multiprocessors); /* as gpu_backward_sm90_fits() has seen */
@@ -273,28 +279,27 @@ static gpuError_t launch(const gpu_backward_sm90_call *l, sm90_backward_schedule
     return cudaLaunchKernelExC(&config, kernels_of(l->problem, which)[again], arguments);
 }
 
-/* All gradients at once, and what goes before and behind, by so many blocks of a multiprocessor. */
-enum { BLOCKS = 4 };
+/* All gradients at once, and what goes before and behind: by a block for each tile, or where there
+ * may be none by so many blocks of a multiprocessor. */
+enum { BLOCKS = 8 };
 static gpuError_t launch_joint(const gpu_backward_sm90_call *l, sm90_backward_schedule *s,
                                void **arguments, CUtensorMap *dq) {
-    const void *const(*kernels)[2] = gpu_backward_sm90_joint_kernels;
-    const int is_bf16 = l->problem->rope.dtype == ROPE_BF16;
-    const dim3 rows = {(unsigned)gpu_at_most((int64_t)s->order[0].each * s->order[0].units,
-                                             BLOCKS * (int64_t)l->multiprocessors),
-                       1, 1},
+    const int64_t tiles = (int64_t)s->order[0].each * s->order[0].units,
+                  most = s->mixed ? BLOCKS * (int64_t)l->multiprocessors : tiles;
+    const dim3 rows = {(unsigned)gpu_at_most(tiles, most), 1, 1},
                row_threads = {SM90_JOINT_THREADS, 1, 1}, threads = {SM90_THREADS, 1, 1},
                keys = {(unsigned)gpu_at_most((int64_t)s->order[1].each * s->order[1].units,
                                              l->multiprocessors),
                        1, 1};
     void *stats[] = {s}, *queries[] = {dq, s};
     s->turns[1].next = s->counters + GPU_BACKWARD_SM90_COUNTERS - 1;
-    gpuError_t error = gpu_launch_kernel(kernels[STATS][is_bf16], rows, row_threads, stats, 0,
-                                         l->stream, l->follows_early);
+    gpuError_t error = gpu_launch_kernel(joint_kernel(l->problem, STATS), rows, row_threads, stats,
+                                         0, l->stream, l->follows_early);
     if (error == gpuSuccess)
-        error = gpu_launch_kernel(kernels[GRADIENTS][is_bf16], keys, threads, arguments,
+        error = gpu_launch_kernel(joint_kernel(l->problem, GRADIENTS), keys, threads, arguments,
                                   SM90_BACKWARD_SHARED, l->stream, l->follows_early);
     if (error == gpuSuccess && s->dq.data)
-        error = gpu_launch_kernel(kernels[QUERIES][is_bf16], rows, row_threads, queries, 0,
+        error = gpu_launch_kernel(joint_kernel(l->problem, QUERIES), rows, row_threads, queries, 0,
                                   l->stream, l->follows_early);
     return error;
 }

@@ -32,10 +32,11 @@ GPU_FN sm90_backward_sequence sm90_backward_sequence_of(const sm90_backward_sche
             m.chunk < SM90_FAR ? (int32_t)(s.k_index % m.chunk) : 0,
             order.order[0].places ? (int32_t)(row / 4 + s.index) * 4 : 0,
             there && order.sums &&
-                    sm90_backward_joint(&m, s.k_count, s.q_count, order.heads * order.shares, steps)
+                    sm90_backward_joint(&m, s.k_count, s.q_count, order.heads * order.shares,
+                                        order.slab, steps)
                 ? (int)SM90_JOINT
                 : steps,
-            (int32_t)GPU_BACKWARD_JOINT_PAIRS(token, order.shares)};
+            (int32_t)GPU_BACKWARD_JOINT_SLABS(token, order.shares, order.slab)};
 }
 
 /* Tiles of `each` tokens of packed sequence n have places from here on: those of n sequences are

@@ -263,7 +263,7 @@ GPU_FN uint32_t sm90_keys_seen(const sm90_rows_span &at, int box) {
 template <int DTYPE, int DIM, int CAREFUL, int CAP>
 GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at,
                           float (&dq)[DIM / 2]) {
-    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
+    enum { MAY_JOIN = CAREFUL && !CAP };
     float s[32], dp[32];
     uint32_t gradients[16];
     const int stage = sm90_uniform(at.stage.n), adds = at.box != at.start,
@@ -308,17 +308,33 @@ GPU_FN void sm90_rows_add(const sm90_backward_block &b, sm90_rows_place<DIM> &at
     sm90_products_end();
 }
 
-/* Adds the sums of a joint tile's last 128 keys, as additions in memory do, and begins others. */
+GPU_FN float sm90_add_in_memory(float x, float y) {
+    asm("add.rn.ftz.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
+    return x;
+}
+
+/* Adds the sums of a joint tile's last 128 keys, as additions in memory do, and begins others; the
+ * last ones are all. */
 template <int DIM>
-GPU_FN void sm90_rows_join(const sm90_rows_place<DIM> &at, float (&dq)[DIM / 2],
-                           float (&sums)[DIM / 2]) {
+GPU_FN void sm90_rows_join(const sm90_backward_block &b, const sm90_backward_tile &t, int consumer,
+                           const sm90_rows_place<DIM> &at, float (&dq)[DIM / 2]) {
     sm90_products_wait<0>();
     sm90_settle(dq);
-    if (!at.joint || ((at.turned - at.box) % 2 == 0 && at.box > at.end))
+    const int box = at.turned - at.box;
+    if (!at.joint || (box % 2 == 0 && at.box > at.end))
         return;
+    float4 *sums = sm90_joint_sums_of<DIM>(*b.schedule, t, consumer);
 #pragma unroll
-    for (int i = 0; i < DIM / 2; i++)
-        asm("add.rn.ftz.f32 %0, %0, %1;" : "+f"(sums[i]) : "f"(dq[i]));
+    for (int i = 0; i < DIM / 8; i++) {
+        if (box / 2 > at.end / 2) {
+            const float4 x = sums[i * 128];
+            dq[4 * i] = sm90_add_in_memory(x.x, dq[4 * i]);
+            dq[4 * i + 1] = sm90_add_in_memory(x.y, dq[4 * i + 1]);
+            dq[4 * i + 2] = sm90_add_in_memory(x.z, dq[4 * i + 2]);
+            dq[4 * i + 3] = sm90_add_in_memory(x.w, dq[4 * i + 3]);
+        }
+        sums[i * 128] = make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    }
 }
 
 /* Rounds and stores the gradients of the group's rows. */
@@ -348,10 +364,10 @@ GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps
                               int consumer) {
     const int thread = (int)threadIdx.x & 127,
               row = consumer * SM90_BOX + thread / 32 * 16 + thread % 32 / 4;
-    enum { MAY_JOIN = CAREFUL && DIM == 64 && !CAP };
+    enum { MAY_JOIN = CAREFUL && !CAP };
     sm90_rows_place<DIM> at = {};
     for (int n = 0;; n++) {
-        float dq[DIM / 2], sums[DIM / 2] = {};
+        float dq[DIM / 2];
         sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
         const sm90_backward_tile &t = b.header->tile[n & 1];
         if (sm90_uniform(t.head) < 0)
@@ -363,16 +379,12 @@ GPU_FN void sm90_rows_consume(const sm90_backward_block &b, const sm90_rows_maps
         for (; at.box >= at.end; at.box--) {
             sm90_rows_add<DTYPE, DIM, CAREFUL, CAP>(b, at, dq);
             if (MAY_JOIN)
-                sm90_rows_join(at, dq, sums);
+                sm90_rows_join(b, t, consumer, at, dq);
             at.last = at.stage.n;
             sm90_next_stage(at.stage);
         }
         sm90_products_wait<0>();
         sm90_settle(dq);
-        if (MAY_JOIN && at.joint)
-#pragma unroll
-            for (int i = 0; i < DIM / 2; i++)
-                dq[i] = sums[i];
         if (CAREFUL)
             sm90_spoil(dq, at.met);
         sm90_clear_unseen(dq, at.seen[0], at.seen[1]);

@@ -180,6 +180,26 @@ template <int CAREFUL> GPU_FN int sm90_is_joint(const sm90_backward_tile &t) {
     return CAREFUL && t.of.steps == SM90_JOINT;
 }
 
+/* Box c of rows of a tile, counted from the first of the sequence. */
+GPU_FN int sm90_joint_box(const sm90_backward_schedule &s, const sm90_backward_tile &t, int c) {
+    return (t.first / sm90_box_queries(s) + c) * (s.shares >> s.pack) +
+           (t.head % s.shares >> s.pack);
+}
+
+/* The slab of 128 / DIM boxes that has it, of all of the call. */
+template <int DIM>
+GPU_FN int sm90_joint_slab_of(const sm90_backward_schedule &s, const sm90_backward_tile &t, int c) {
+    return t.head / s.shares * s.slabs + t.of.sums + sm90_joint_box(s, t, c) / (128 / DIM);
+}
+
+/* Sums of dq of a box, of which a thread has every 128th four. */
+template <int DIM>
+GPU_FN float4 *sm90_joint_sums_of(const sm90_backward_schedule &s, const sm90_backward_tile &t,
+                                  int c) {
+    return (float4 *)(s.sums + (int64_t)sm90_joint_slab_of<DIM>(s, t, c) * SM90_JOINT_SUMS) +
+           sm90_joint_box(s, t, c) % (128 / DIM) * 1024 + threadIdx.x % 128;
+}
+
 /* --- blocks --- */
 
 /* Registers of a thread that loads, and of one that multiplies. */
