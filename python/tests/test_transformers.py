@@ -159,7 +159,7 @@ def test_greedy_generation(name: str, device: str) -> None:
 @pytest.mark.parametrize("angle_mode", ["table", "exact"])
 def test_compiled_whole(angle_mode: str, device: str) -> None:
     torch._dynamo.reset()
-    model, inputs = models.build("llama", torch.float32, device), models.inputs("llama", device)
+    model, inputs = models.build("llama", torch.float32, device, 1), models.inputs("llama", device)
     with torch.no_grad():
         expected = model(**inputs).logits
         with ropekit.transformers.patch(model, angle_mode):
