@@ -1,9 +1,10 @@
 # What the GPU backends share: the one kernel source and host code of backends/gpu. First the files that
 # take a compiler longest: none is left for one processor at the end of a build.
 set(ropekit_gpu_kernels attention/f16.cu attention/bf16.cu attention_backward/f16.cu attention_backward/bf16.cu
-    attention/f32.cu append/bf16.cu append/f16.cu attention_backward/f32.cu rope/bf16.cu rope/f16.cu append/f32.cu
-    rope/f32.cu rope/f64.cu append_backward/bf16.cu append_backward/f16.cu append_backward/f32.cu
-    append_backward/join.cu attention/gather.cu attention/merge.cu decode/bf16.cu decode/f16.cu traffic.cu)
+    attention/generic_f32.cu append/bf16.cu append/f16.cu attention_backward/f32.cu attention/generic_bf16.cu
+    attention/generic_f16.cu rope/bf16.cu rope/f16.cu append/f32.cu attention/f32.cu rope/f32.cu rope/f64.cu
+    append_backward/bf16.cu append_backward/f16.cu append_backward/f32.cu append_backward/join.cu
+    attention/gather.cu attention/merge.cu decode/bf16.cu decode/f16.cu traffic.cu)
 set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candidates.c rope/launch.c
     rope/launch_generic.c rope/launch_plain.c rope/launch_plan.c rope/launch_vector.c rope/launch_window.c
     rope/lists.c append/candidates.c append/launch.c

@@ -257,23 +257,29 @@ static void whole_lists(append_case *c, unsigned char *at) {
     c->args.k_weight.data = c->desc.k.norm.weight ? at + 1024 : NULL;
 }
 
+/* A case whose memory holds numbers of 16 bits. */
+static test_random *begin(append_case *c, int64_t index, size_t bytes) {
+    memset(c, 0, sizeof *c);
+    c->base.bytes = bytes;
+    c->base.arena = aligned_alloc(64, bytes);
+    c->base.random = random_stream(test_seed(), index);
+    test_random *r = &c->base.random;
+    for (size_t i = 0; i < bytes; i += 2) {
+        const uint16_t x =
+            (uint16_t)(0x3c00 + random_between(r, 0, 0x2ff) + (random_between(r, 0, 1) << 15));
+        memcpy(c->base.arena + i, &x, sizeof x);
+    }
+    c->desc.struct_size = sizeof c->desc;
+    c->args.struct_size = sizeof c->args;
+    return r;
+}
+
 static void make_whole(append_case *c, int64_t index) {
     static const int32_t dims[] = {128, 64, 256, 96};
     const int32_t dtype = index % 2 ? ROPE_F16 : ROPE_BF16;
     const int norm = index / 4 % 2;
-    memset(c, 0, sizeof *c);
-    c->base.bytes = 7 * WHOLE_BYTES;
-    c->base.arena = aligned_alloc(64, c->base.bytes);
-    c->base.random = random_stream(test_seed(), index);
-    test_random *r = &c->base.random;
+    test_random *r = begin(c, index, 7 * WHOLE_BYTES);
     unsigned char *at = c->base.arena;
-    for (size_t i = 0; i < c->base.bytes; i += 2) {
-        const uint16_t x =
-            (uint16_t)(0x3c00 + random_between(r, 0, 0x2ff) + (random_between(r, 0, 1) << 15));
-        memcpy(at + i, &x, sizeof x);
-    }
-    c->desc.struct_size = sizeof c->desc;
-    c->args.struct_size = sizeof c->args;
     c->desc.rope = (rope_desc){.struct_size = sizeof c->desc.rope,
                                .dtype = dtype,
                                .head_dim = dims[index / 8 % 4],
@@ -422,22 +428,11 @@ static void make_latent(append_case *c, int64_t index) {
     static const int64_t heads[] = {4, 8, 6, 16};
     const int32_t dtype = index % 2 ? ROPE_F16 : ROPE_BF16, dim = index / 8 % 2 ? 256 : 512;
     const int size = (int)(index / 16 % 4); /* for narrow kernels, for wide ones, any twice */
-    memset(c, 0, sizeof *c);
-    c->base.bytes = LATENT_LISTS + 128;
-    c->base.arena = aligned_alloc(64, c->base.bytes);
-    c->base.random = random_stream(test_seed(), index);
-    test_random *r = &c->base.random;
+    test_random *r = begin(c, index, LATENT_LISTS + 128);
     unsigned char *at = c->base.arena;
     const int32_t width = 2 * pairs[size < 2 ? 2 * size : random_between(r, 0, 2)],
                   before = 8 * (int32_t)random_between(r, 0, 16),
                   behind = random_between(r, 0, 1) ? width : 0; /* the latent: of the window */
-    for (size_t i = 0; i < LATENT_LISTS; i += 2) {
-        const uint16_t x =
-            (uint16_t)(0x3c00 + random_between(r, 0, 0x2ff) + (random_between(r, 0, 1) << 15));
-        memcpy(at + i, &x, sizeof x);
-    }
-    c->desc.struct_size = sizeof c->desc;
-    c->args.struct_size = sizeof c->args;
     c->desc.rope = (rope_desc){.struct_size = sizeof c->desc.rope,
                                .dtype = dtype,
                                .head_dim = before + width,

@@ -77,12 +77,6 @@ static row row_of(const attention_case *c, const unsigned char *result, int64_t 
 
 static int64_t runs; /* of kernels, until they are counted */
 
-/* A provider declines some calls of a test, and not all. */
-static void check_runs(void) {
-    CHECK(runs > 0, "every call was declined; %s", rope_last_error());
-    runs = 0;
-}
-
 typedef void check_case(const attention_case *c, const unsigned char *result, const void *state);
 
 /* Runs every kernel, the reference too. */
@@ -152,7 +146,7 @@ TEST(attention_values, queries_that_see_no_key) {
             check_kernels(&c, check_empty_rows, &count);
             attention_free(&c);
         }
-    check_runs();
+    device_check_runs(&runs);
 }
 
 /* Head 0 has no sink, head 1 none that is a number: three queries, of which the first sees no key.
@@ -415,7 +409,7 @@ TEST(attention_values, factors_from_the_least_to_the_largest) {
         check_kernels(&c, check_factors, NULL);
         attention_free(&c);
     }
-    check_runs();
+    device_check_runs(&runs);
 }
 
 static void check_constant(const attention_case *c, const unsigned char *result,
@@ -524,7 +518,7 @@ TEST(attention_values, heads_of_every_size) {
         check_kernels(&c, check_plain, NULL);
         attention_free(&c);
     }
-    check_runs();
+    device_check_runs(&runs);
 }
 
 /* A drawing of docs/attention.md: which of 6 keys each of 4 queries sees. */
@@ -596,5 +590,5 @@ TEST(attention_values, masks_as_drawn) {
         check_kernels(&c, check_drawing, d);
         attention_free(&c);
     }
-    check_runs();
+    device_check_runs(&runs);
 }

@@ -56,10 +56,29 @@ void device_not_provided(const char *why) {
         SKIP("%s: %s", device_backend(), why);
 }
 
+static int is_generic_left_out(void) {
+    return test_number("ROPE_TEST_EMULATED", 0) > 1;
+}
+
+void device_check_runs(int64_t *runs) {
+    const int64_t count = *runs;
+    *runs = 0;
+    if (count == 0 && is_generic_left_out())
+        SKIP("the generic kernel alone takes such calls");
+    CHECK(count > 0, "every call was declined; %s", rope_last_error());
+}
+
+static int is_under_test(const char *operation, const char *name) {
+    const int attends =
+        strcmp(operation, "attention") == 0 || strcmp(operation, "attention_backward") == 0;
+    return strcmp(name, "reference") != 0 &&
+           !(attends && strcmp(name, "generic") == 0 && is_generic_left_out());
+}
+
 const char *device_kernel_of(const char *operation, int32_t index) {
     const char *name;
     for (int32_t i = 0; (name = rope_device_kernel(device_open(), operation, i)); i++)
-        if (strcmp(name, "reference") != 0 && index-- == 0)
+        if (is_under_test(operation, name) && index-- == 0)
             return name;
     return NULL;
 }

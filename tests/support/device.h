@@ -21,9 +21,13 @@ int device_is_host(void);
 int device_is_provider(void);
 /* Skips the test there; why: what a provider does not promise or take. */
 void device_not_provided(const char *why);
+/* Fails where no kernel ran, and clears the count: a provider declines some calls of a test, not
+ * all. */
+void device_check_runs(int64_t *runs);
 
 /* The index-th kernel of the device for an operation, "reference" left out, and NULL past the last;
- * device_kernel: of the operation "rope". */
+ * with ROPE_TEST_EMULATED=2, of emulated matrix products, attention's "generic" is left out too,
+ * which multiplies no matrices. device_kernel: of the operation "rope". */
 const char *device_kernel_of(const char *operation, int32_t index);
 const char *device_kernel(int32_t index);
 

@@ -12,6 +12,12 @@ static const gpu_attention_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_bf16;
 }
 
+static const gpu_generic_kernels *generics_of(int32_t dtype) {
+    return dtype == ROPE_F32   ? &gpu_attention_generic_f32
+           : dtype == ROPE_F16 ? &gpu_attention_generic_f16
+                               : &gpu_attention_generic_bf16;
+}
+
 static int32_t most_of(const rope_attention_problem *p) {
     return p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim;
 }
@@ -87,7 +93,9 @@ int gpu_attention_may_fail(const rope_attention_problem *p) {
 
 gpuError_t gpu_attention_bind(gpu_attention_state *state, const rope_attention_problem *problem,
                               int32_t device) {
+    int32_t early = 1;
     state->kernels = kernels_of(problem->rope.dtype);
+    state->generics = generics_of(problem->rope.dtype);
     state->tiles = GPU_GENERIC;
     state->problem = *problem;
     while (gpu_generic_dim(state->generic) < most_of(problem))
@@ -95,7 +103,9 @@ gpuError_t gpu_attention_bind(gpu_attention_state *state, const rope_attention_p
     gpuError_t error =
         gpu_bind(&state->on, device, ROPE_LAUNCH_PROGRAMMATIC, (const void *const *)state->kernels,
                  sizeof *state->kernels / sizeof(void *));
-    state->starts_early = state->on.early;
+    if (error == gpuSuccess)
+        error = gpu_kernels_load(**state->generics, 2 * GPU_GENERIC_DIMS, &early);
+    state->starts_early = state->on.early && early;
     if (error == gpuSuccess && problem->rotates[0]) {
         error = gpu_rope_bind(&state->rotation, &problem->rope, device,
                               ROPE_LAUNCH_PROGRAMMATIC); /* within a call, whatever the plan's */

@@ -11,6 +11,7 @@ typedef struct gpu_attention_state {
     rope_attention_problem problem; /* its lists lie on the device */
     gpu_rope_state rotation; /* by "rope", with the same lists; unset where nothing rotates */
     const gpu_attention_kernels *kernels;
+    const gpu_generic_kernels *generics;
     int32_t tiles;             /* of GPU_TILE_DIMS; or GPU_GENERIC */
     int32_t generic;           /* of GPU_GENERIC_DIMS, whatever `tiles` is */
     int32_t splits;            /* sequences of few queries take the kernel of splits */

@@ -18,7 +18,7 @@
 
 static gpu_attention_function generic_of(const gpu_attention_state *state, int few) {
     const int32_t rows = gpu_generic_rows_of(state->problem.rope.dtype, state->generic, few);
-    return (gpu_attention_function){state->kernels->generic[few][state->generic], rows,
+    return (gpu_attention_function){(*state->generics)[few][state->generic], rows,
                                     gpu_generic_shared(rows, gpu_generic_dim(state->generic))};
 }
 

@@ -345,4 +345,20 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     }
 }
 
+/* --- instances --- */
+
+#define GPU_ATTENTION_ROOM(DTYPE, ROWS, DIM)                                                       \
+    GPU_KERNEL(gpu_attention_generic<DTYPE, DIM, ROWS(DTYPE, DIM)>)
+
+/* As gpu_generic_dim() has them. */
+#define GPU_ATTENTION_ROOMS(DTYPE, ROWS)                                                           \
+    {                                                                                              \
+        GPU_ATTENTION_ROOM(DTYPE, ROWS, 64), GPU_ATTENTION_ROOM(DTYPE, ROWS, 128),                 \
+            GPU_ATTENTION_ROOM(DTYPE, ROWS, 256),                                                  \
+            GPU_ATTENTION_ROOM(DTYPE, ROWS, ROPE_MAX_ATTENTION_HEAD_DIM)                           \
+    }
+
+#define GPU_ATTENTION_GENERIC(DTYPE)                                                               \
+    { GPU_ATTENTION_ROOMS(DTYPE, GPU_PROMPT_ROWS), GPU_ATTENTION_ROOMS(DTYPE, GPU_FEW_ROWS) }
+
 #endif

@@ -3,7 +3,6 @@
 #define ROPEKIT_GPU_ATTENTION_INSTANCES_H
 
 #include "backends/gpu/attention/decode.h"
-#include "backends/gpu/attention/generic.h"
 #include "backends/gpu/attention/join.h"
 #include "backends/gpu/attention/prompt.h"
 #include "backends/gpu/attention/wide_heads.h"
@@ -50,27 +49,13 @@
             GPU_KERNEL(gpu_attention_rotate_vectors<DTYPE, 1>)                                     \
     }
 
-#define GPU_ATTENTION_ROOM(DTYPE, ROWS, DIM)                                                       \
-    GPU_KERNEL(gpu_attention_generic<DTYPE, DIM, ROWS(DTYPE, DIM)>)
-
-/* As gpu_generic_dim() has them. */
-#define GPU_ATTENTION_GENERIC(DTYPE, ROWS)                                                         \
-    {                                                                                              \
-        GPU_ATTENTION_ROOM(DTYPE, ROWS, 64), GPU_ATTENTION_ROOM(DTYPE, ROWS, 128),                 \
-            GPU_ATTENTION_ROOM(DTYPE, ROWS, 256),                                                  \
-            GPU_ATTENTION_ROOM(DTYPE, ROWS, ROPE_MAX_ATTENTION_HEAD_DIM)                           \
-    }
-
 /* vectors: GPU_ATTENTION_VECTORS or {}. */
 #define GPU_ATTENTION_KERNELS(DTYPE, vectors, ...)                                                 \
     {                                                                                              \
         GPU_KERNEL(gpu_attention_check<DTYPE>),                                                    \
             {GPU_KERNEL(gpu_attention_rotate<DTYPE, 0>),                                           \
              GPU_KERNEL(gpu_attention_rotate<DTYPE, 1>)},                                          \
-            vectors,                                                                               \
-            {GPU_ATTENTION_GENERIC(DTYPE, GPU_PROMPT_ROWS),                                        \
-             GPU_ATTENTION_GENERIC(DTYPE, GPU_FEW_ROWS)},                                          \
-            GPU_KERNEL(gpu_attention_join<DTYPE>), __VA_ARGS__                                     \
+            vectors, GPU_KERNEL(gpu_attention_join<DTYPE>), __VA_ARGS__                            \
     }
 
 #endif

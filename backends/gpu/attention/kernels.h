@@ -150,8 +150,6 @@ typedef struct gpu_decode_call {
  *     holds GPU_ATTENTION_TOKENS heads in fp32
  *   rotate_vectors: as rotate, of heads that lie in vectors of 16 bytes and keep their pairing;
  *     dynamic shared memory holds GPU_ATTENTION_THREADS int64_t
- *   generic[0], [1]: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key
- *     head], or over splits as below; dynamic shared memory as gpu_generic_shared() says
  *   tiles: int32_t of GPU_TILE_; grid y strides over key heads, as gpu_tiles_shared() says
  *   prompt: as tiles, by gpu_prompt_shared(), of calls that prompt.h has
  *   splits: as tiles, and gpu_attention_parts, by gpu_splits_shared(), for sequences of at most
@@ -160,8 +158,8 @@ typedef struct gpu_decode_call {
  *     memory as gpu_splits_shared() says
  *   decode_join: gpu_decode_call alone, of heads that fill its room; grid x over heads of q, y
  *     sequences
- *   wide_heads: as generic: grid x strides over [tile, key head] or [split, query, rows]; dynamic
- *     shared memory as gpu_latent_shared() says
+ *   wide_heads: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key
+ *     head] or [split, query, rows]; dynamic shared memory as gpu_latent_shared() says
  *   join: problem, call and gpu_attention_parts: joins splits; grid x strides over sequences and
  *     their queries, y over heads
  */
@@ -169,7 +167,6 @@ typedef struct gpu_attention_kernels {
     const void *check;
     const void *rotate[2];
     const void *rotate_vectors[2];
-    const void *generic[2][GPU_GENERIC_DIMS];
     const void *join;
     const void *tiles[GPU_TILE_DIMS];
     const void *prompt[GPU_TILE_DIMS];
@@ -178,6 +175,11 @@ typedef struct gpu_attention_kernels {
     const void *decode_join[GPU_TILE_DIMS];
     const void *wide_heads;
 } gpu_attention_kernels;
+
+/* The generic kernel of a dtype, for prompts and for splits: int32_t of GPU_TILE_ and
+ * gpu_attention_parts behind what all take; grid x strides over [tile, key head], or over splits as
+ * above; dynamic shared memory as gpu_generic_shared() says. */
+typedef const void *gpu_generic_kernels[2][GPU_GENERIC_DIMS];
 
 /* The room of the generic kernel's i-th instance. */
 static inline int32_t gpu_generic_dim(int32_t i) {
@@ -228,6 +230,9 @@ static inline int32_t gpu_latent_shared(void) {
     return 2 * GPU_LATENT_DIM * (GPU_LATENT_ROWS + GPU_TILE_KEYS);
 }
 
+extern const gpu_generic_kernels gpu_attention_generic_f32;
+extern const gpu_generic_kernels gpu_attention_generic_f16;
+extern const gpu_generic_kernels gpu_attention_generic_bf16;
 extern const gpu_attention_kernels gpu_attention_f32;
 extern const gpu_attention_kernels gpu_attention_f16;
 extern const gpu_attention_kernels gpu_attention_bf16;

@@ -1,0 +1,3 @@
+#include "backends/gpu/attention/generic.h"
+
+const gpu_generic_kernels gpu_attention_generic_f32 = GPU_ATTENTION_GENERIC(ROPE_F32);
