@@ -138,6 +138,12 @@ static gpu_decode_heads heads_of(const rope_append_operand *o) {
                               (uint32_t)(o->in_stride[2] / 8)};
 }
 
+/* Tokens of a sequence's pages. */
+static int64_t held_of(const rope_decode_problem *p, const rope_attention_call *call) {
+    const int64_t size = p->attention->page_size;
+    return call->table_pages > INT64_MAX / size ? INT64_MAX : call->table_pages * size;
+}
+
 static gpu_decode_portable_call call_of(const gpu_decode_launch *l) {
     const rope_append_problem *p = l->problem->append;
     const rope_append_call *a = &l->call->append;
@@ -160,7 +166,7 @@ static gpu_decode_portable_call call_of(const gpu_decode_launch *l) {
                                       .slots = p->cache == ROPE_CACHE_SLOTS ? a->slots : NULL,
                                       .slot_row = a->slot_stride[0],
                                       .wide_slots = p->slot_wide,
-                                      .held = t.table_pages * l->problem->attention->page_size,
+                                      .held = held_of(l->problem, &t),
                                       .counters = l->workspace};
 }
 
