@@ -322,20 +322,20 @@ TEST(attention_bits, caps_beside_large_scores) {
 
 /* Queries so many that Hopper's kernel rotates them beside its products: in order, the first ones
  * of a row by its lengths, packed sequences, and rows of a batch that have lengths. */
-TEST(attention_bits, queries_that_rotate_beside_products) {
-    enum { TOKENS = 4200, HEADS = 8, DIM = 128, ROOM = 16, CASES_OF = 5 };
+static void check_beside_products(int64_t dim, int64_t heads) {
+    enum { TOKENS = 4200, ROOM = 16, CASES_OF = 5 };
     static const int64_t ends[CASES_OF][4] = {
         {0}, {0, 1111, 1111, 4100}, {0, 1111, 1111, 4100}, {13, 1000, 4000, 4199}, {2090, 1990}};
     const char *kernel = NULL;
-    attention_required();
     for (int k = 0; (kernel = device_kernel_of("attention", k)) && strcmp(kernel, "sm90") != 0; k++)
         ;
     if (!kernel)
         SKIP("no kernel rotates so");
     for (int i = 0; i < CASES_OF; i++) {
         attention_case c;
-        make_plain(&c, ROPE_BF16, DIM, TOKENS, TOKENS + ROOM, HEADS);
-        int64_t *list = (int64_t *)((uintptr_t)c.args.v.in + TOKENS * DIM * sizeof(uint16_t));
+        make_plain(&c, ROPE_BF16, dim, TOKENS, TOKENS + ROOM, heads);
+        int64_t *list =
+            (int64_t *)((uintptr_t)c.args.v.in + TOKENS * (uintptr_t)dim * sizeof(uint16_t));
         memcpy(list, ends[i], sizeof ends[i]);
         c.desc.window = 40;
         c.k_count[0] = c.args.k_tokens = TOKENS;
@@ -363,9 +363,16 @@ TEST(attention_bits, queries_that_rotate_beside_products) {
         unsigned char *expected = arena_after(&c, kernel);
         CHECK(expected, "declined");
         check_unfused(&c, kernel, expected);
+        check_alone(&c, kernel, expected);
         free(expected);
         attention_free(&c);
     }
+}
+
+TEST(attention_bits, queries_that_rotate_beside_products) {
+    attention_required();
+    check_beside_products(128, 8);
+    check_beside_products(64, 32);
 }
 
 /* MLA's heads of which the value is the first elements of the key, copied and where it lies: one
