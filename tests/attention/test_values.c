@@ -340,6 +340,49 @@ TEST(attention_values, many_rows_see_values_that_are_no_numbers) {
     }
 }
 
+/* Values are at most 1; weights and out are rounded. */
+static void check_beside(const attention_case *c, const unsigned char *expected,
+                         const unsigned char *result) {
+    rope_attention_args known = c->args, given = c->args;
+    const int64_t elements = c->args.rope.tokens * HEADS * c->desc.rope.head_dim;
+    attention_relocate(&known, c->base.arena, expected);
+    attention_relocate(&given, c->base.arena, result);
+    for (int64_t i = 0; i < elements; i++) {
+        const double x = oracle_load(c->desc.rope.dtype, known.out.data, i),
+                     y = oracle_load(c->desc.rope.dtype, given.out.data, i);
+        CHECK(fabs(x - y) <= 0x1p-6, "element %lld of out is %g, not %g", (long long)i, y, x);
+    }
+}
+
+/* The largest score of such rows moves in many of their tiles. */
+TEST(attention_values, long_rows_beside_the_kernel_without_matrix_instructions) {
+    static const int64_t tokens[][2] = {{64, 26000}, {128, 6000}, {256, 3000}};
+    attention_required();
+    device_not_provided("it has no such kernel");
+    if (device_is_host() || test_number("ROPE_TEST_EMULATED", 0))
+        SKIP("for the blocks of a GPU");
+    for (int n = 0; n < 6; n++) {
+        attention_case c;
+        const char *kernel;
+        const int64_t *of = tokens[n / 2];
+        make_dim(&c, n % 2 ? ROPE_BF16 : ROPE_F16, (int32_t)of[0], of[1], of[1]);
+        fill_random(&c, of[1], of[1]);
+        unsigned char *expected = malloc(c.base.bytes), *result = malloc(c.base.bytes);
+        CHECK_STATUS(ROPE_OK, attention_run(&c, "generic", expected));
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            const rope_status status = attention_run(&c, kernel, result);
+            if (status == ROPE_ERROR_UNSUPPORTED)
+                continue;
+            CHECK_STATUS(ROPE_OK, status);
+            check_beside(&c, expected, result);
+        }
+        free(expected);
+        free(result);
+        attention_free(&c);
+    }
+}
+
 /* Query head 0 has a score of *state for key 1 and 0 for others; head 1 the negative. */
 static void check_large(const attention_case *c, const unsigned char *result, const void *state) {
     static const double rounded_twice[] = {1e-6, 0x1p-10, 0x1p-7}; /* weight and out, on a GPU */
