@@ -268,6 +268,8 @@ TEST(attention_backward_bits, each_gradient_alone) {
 
 TEST(attention_backward_bits, each_gradient_of_a_long_sequence_alone) {
     backward_required();
+    if (device_is_host() || test_number("ROPE_TEST_EMULATED", 0))
+        SKIP("for the blocks of a GPU");
     for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
         backward_case c;
         make_rows(&c, dtype, 1, 1541, 48, 2);
