@@ -149,7 +149,7 @@ static gpu_decode_portable_call call_of(const gpu_decode_launch *l) {
     const rope_append_call *a = &l->call->append;
     const rope_attention_call t = attention_of(l->call);
     const rope_position_map *map = &a->rope.position;
-    size_t at;
+    size_t at = 0;
     (void)layout_of(l->problem, l->call, &at);
     const gpu_attention_parts parts = {(float *)(void *)((char *)l->workspace + at), 1,
                                        gpu_splits_most(l->problem->attention, t.k_tokens, 0), 0, 0};
