@@ -50,14 +50,7 @@ GPU_FN void sm90_joint_hide(uint32_t *x, uint32_t seen) {
 template <int DTYPE>
 GPU_FN void sm90_joint_weights(float *s, uint32_t stats, float unit, int part, uint32_t seen,
                                uint32_t *weights, uint32_t *finer) {
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[4 * j + i] =
-                sm90_exp2(fmaf(s[4 * j + i], unit, __uint_as_float(i & 1 ? two.y : two.x)));
-    }
+    sm90_exponentials(s, stats, unit);
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         weights[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);

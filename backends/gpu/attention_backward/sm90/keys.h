@@ -141,14 +141,7 @@ GPU_FN uint32_t sm90_rows_seen(const sm90_backward_schedule &s, const sm90_backw
 template <int DTYPE>
 GPU_FN void sm90_weights(float (&s)[32], uint32_t stats, float unit, int part, uint32_t seen,
                          uint32_t (&weights)[16]) {
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[4 * j + i] =
-                sm90_exp2(fmaf(s[4 * j + i], unit, __uint_as_float(i & 1 ? two.y : two.x)));
-    }
+    sm90_exponentials(s, stats, unit);
     if (part)
         sm90_hide(s, seen);
 #pragma unroll

@@ -232,4 +232,16 @@ GPU_FN sm90_backward_block sm90_backward_block_of(char *memory,
             (uint32_t)__cvta_generic_to_shared(memory) + SM90_BACKWARD_HEADER, 0, 0};
 }
 
+/* Scores of 64 columns to weights that nothing hides; stats: of the thread's first column. */
+GPU_FN void sm90_exponentials(float *s, uint32_t stats, float unit) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint2 two = sm90_read_two(stats + (uint32_t)j * 32);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[4 * j + i] =
+                sm90_exp2(fmaf(s[4 * j + i], unit, __uint_as_float(i & 1 ? two.y : two.x)));
+    }
+}
+
 #endif
