@@ -160,12 +160,15 @@ def test_a_prompt_is_shown_beside_the_same_that_had_rotated(make):
         records += attentions("32/8 heads", tokens, took, rotate="qk")
         before = {"ropekit": 0.8 * ours, "ropekit + FA3": 2e-4}
         records += attentions("32/8 heads, rotated before", tokens, before, rotate="none")
-    records += attentions("packed", 2048, {"ropekit": 1e-4}, rotate="qk")  # has no other half
+    backward = [{**r, "suite": "attention-backward"} for r in records if r["shape"]["tokens"] == 2048]
+    records += attentions("packed", 2048, {"ropekit": 1e-4}, rotate="qk") + backward  # has no other half
     (machine,) = found_of(make(records, "GPU"))
     heading, *rows = documents.length_rows(machine)
-    assert [row[1] for row in rows] == ["1024", "2048"] and heading[-2:] == ["FA3 alone", "cuDNN alone"]
+    assert [row[2] for row in rows] == ["1024", "2048", "2048"]
+    assert heading[-2:] == ["FA3 alone", "cuDNN alone"]
+    assert rows[2] == ["attention and its backward", *rows[1][1:]]
     first = ["1", "1024", "200 us", "15 TFLOP/s", "▲ first, 1.50x ropekit + FA3", "25.0 %", "160 us"]
-    assert rows[0] == [*first, "200 us", "-"]
+    assert rows[0] == ["attention", *first, "200 us", "-"]
     said = "- **1 of 2** prompts' attentions, rotation included, are faster on an GPU"
     assert f"{said} than a rotation and then cuDNN or FA3, 1 slower." in documents.overview([machine])
     assert "tax against length" in documents.figures([results.short(make(records, "GPU"))])

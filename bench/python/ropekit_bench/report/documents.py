@@ -176,17 +176,17 @@ def alone(cell, name):
 
 
 def length_rows(machine):
-    """Prompts against their length, beside the same whose q and k had rotated before."""
-    suite = machine.suites.get("attention")
-    cells = {(c.label, *(c.shape[n] for n in SIZES)): c for c in suite.cells} if suite else {}
-    rows = [["B", "T", "ropekit", "reaches", "over the best chain", "tax", "rotated before", *ALONE]]
-    for key, own in sorted(cells.items(), key=lambda x: (x[1].shape["tokens"], x[1].shape["batch"])):
-        c = cells.get((key[0].removesuffix(ROTATED), *key[1:]))
-        if key[0].endswith(ROTATED) and c and CALL in c.rows and CALL in own.rows:
-            tax = percent(c.seconds(CALL) / own.seconds(CALL) - 1, 1)
-            first = [str(c.shape["batch"]), str(c.shape["tokens"]), duration(c.time(CALL)[0]), reached(c)]
-            others = [alone(own, name) for name in ALONE.values()]
-            rows.append([*first, verdict(c), tax, duration(own.time(CALL)[0]), *others])
+    """Prompts against length, then with gradients, beside the same whose q and k had rotated before."""
+    rows = [["", "B", "T", "ropekit", "reaches", "over the best chain", "tax", "rotated before", *ALONE]]
+    for name in [n for n in ("attention", "attention-backward") if n in machine.suites]:
+        cells = {(c.label, *(c.shape[n] for n in SIZES)): c for c in machine.suites[name].cells}
+        for key, own in sorted(cells.items(), key=lambda x: (x[1].shape["tokens"], x[1].shape["batch"])):
+            c = cells.get((key[0].removesuffix(ROTATED), *key[1:]))
+            if key[0].endswith(ROTATED) and c and CALL in c.rows and CALL in own.rows:
+                tax = percent(c.seconds(CALL) / own.seconds(CALL) - 1, 1)
+                first = [WORK[name], str(c.shape["batch"]), str(c.shape["tokens"])]
+                others = [duration(own.time(CALL)[0]), *(alone(own, peer) for peer in ALONE.values())]
+                rows.append([*first, duration(c.time(CALL)[0]), reached(c), verdict(c), tax, *others])
     return rows
 
 
