@@ -122,17 +122,26 @@ static const dnn_entry *last_of(const dnn_state *state, const dnn_layout *layout
                                      : first;
 }
 
+/* An engine of the whole call is asked first: some need no memory for pairs. */
+static void set_slice(const dnn_state *state, dnn_layout *layout) {
+    if (!dnn_set_whole(layout))
+        return;
+    const dnn_entry *whole = engine_of(state, layout, 0);
+    dnn_set_slice(layout, whole && whole->engine ? dnn_engine_workspace(whole->engine) : SIZE_MAX);
+}
+
 static size_t bytes_of(const dnn_entry *entry) {
     return entry && entry->engine ? dnn_engine_workspace(entry->engine) : 0;
 }
 
 static const char no_memory[] = "no memory for an engine";
 
-static rope_status engine_bytes(const dnn_state *state, const dnn_layout *layout, size_t *bytes) {
+static rope_status engine_bytes(const dnn_state *state, dnn_layout *layout, size_t *bytes) {
     int previous;
     *bytes = dnn_slice_bytes(layout);
     if (layout->is_nothing || gpu_enter(state->device, &previous) != gpuSuccess)
         return ROPE_OK;
+    set_slice(state, layout);
     const dnn_entry *first = engine_of(state, layout, 0), *last = last_of(state, layout, first);
     gpu_leave(state->device, previous);
     if (!first || !last)
@@ -169,7 +178,6 @@ rope_status dnn_workspace_of(const dnn_state *state, const rope_attention_bounds
     if (dnn_layout_of(state->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
         ROPE_OK) /* its lengths must be on the device */
         likely.is_nothing = 1;
-    dnn_set_slice(&likely);
     size_t engine;
     const rope_status status = engine_bytes(state, &likely, &engine);
     return status == ROPE_OK && __builtin_add_overflow(listed.bytes, engine, bytes)
@@ -435,9 +443,10 @@ static rope_status unsupported(rope_status status, const char *reason) {
     return gpu_host->fail(status, "cuDNN's attention does not take this call: %s", reason);
 }
 
-static rope_status run_on_device(dnn_state *state, const dnn_layout *layout, const void *call,
+static rope_status run_on_device(dnn_state *state, dnn_layout *layout, const void *call,
                                  dnn_work *work, void *workspace, void *stream) {
     dnn_launch launch = {state, layout, NULL, NULL, workspace, stream};
+    set_slice(state, layout);
     if (!layout->is_nothing) {
         launch.entry = engine_of(state, layout, 0);
         launch.last = last_of(state, layout, launch.entry);
@@ -460,7 +469,6 @@ rope_status dnn_run(dnn_state *state, const rope_attention_call *call,
     rope_status status = dnn_layout_of(state->problem, call, gradients, &layout, reason);
     if (status != ROPE_OK)
         return unsupported(status, reason);
-    dnn_set_slice(&layout);
     if (gradients && !layout.shape.alike) /* NaN by cuDNN 9.19, of keys that a query does not see */
         return unsupported(ROPE_ERROR_UNSUPPORTED,
                            "a backward by other queries than the keys' own");

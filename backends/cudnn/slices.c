@@ -51,14 +51,18 @@ static int is_sliced(const dnn_layout *l) {
     return l->shape.is_backward && !l->shape.nondeterministic && !l->is_nothing;
 }
 
+int dnn_set_whole(dnn_layout *l) {
+    l->slice[0] = l->shape.sequences;
+    l->slice[1] = l->shape.k_heads;
+    return is_sliced(l);
+}
+
 /* cuDNN takes an lse whose sequences begin where offsets say by the heads of all. */
-void dnn_set_slice(dnn_layout *l) {
+void dnn_set_slice(dnn_layout *l, size_t whole) {
     const dnn_shape *s = &l->shape;
-    l->slice[0] = s->sequences;
-    l->slice[1] = s->k_heads;
-    if (!is_sliced(l))
-        return;
     const double most = allowed(l), need = needed(s);
+    if ((double)whole <= most)
+        return;
     l->slice[0] = slice_of(s->sequences, need, most);
     if (l->slice[0] == 1 && !s->begins[DNN_LSE])
         l->slice[1] = slice_of(s->k_heads, need / (double)s->sequences, most);

@@ -1,15 +1,19 @@
 /*
  * A call in slices that run one after another in the same memory: cuDNN's deterministic backward
- * keeps 2 bytes for each pair of a query and a key, and head. Sequences and heads of keys do not
- * meet in it, so slices have the bits of a call of their shape.
+ * keeps 2 bytes for each pair of a query and a key, and head, unless it has an engine that does
+ * not. Sequences and heads of keys do not meet in it, so slices have the bits of a call of their
+ * shape.
  */
 #ifndef ROPEKIT_CUDNN_SLICES_H
 #define ROPEKIT_CUDNN_SLICES_H
 
 #include "backends/cudnn/layout.h"
 
-/* Sets the layout's slice, of what dnn_layout_of() made. */
-void dnn_set_slice(dnn_layout *layout);
+/* Has what dnn_layout_of() made run at once. Whether slices may be better. */
+int dnn_set_whole(dnn_layout *layout);
+
+/* Sets the layout's slice, unless an engine of all, which needs `whole` bytes, fits as it is. */
+void dnn_set_slice(dnn_layout *layout, size_t whole);
 
 int64_t dnn_slice_count(const dnn_layout *layout);
 int dnn_slices_differ(const dnn_layout *layout);

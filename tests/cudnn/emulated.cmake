@@ -45,4 +45,9 @@ if(ROPEKIT_BUILD_TOOL)
     set_tests_properties(cudnn.emulated.tune PROPERTIES ENVIRONMENT "${environment}"
         PASS_REGULAR_EXPRESSION
         "hip:tiles is left out of [^\n]*--nondeterministic[^\n]*: every kernel declined.*(cudnn:sdpa is left out of [^\n]*--backward --nondeterministic[^\n]*: by its speed|--backward --nondeterministic[^\n]*\n   [^\n]* cudnn:sdpa )")
+    # A backward of two sequences runs at once where an engine needs little memory, else in slices.
+    add_test(NAME cudnn.emulated.whole COMMAND $<TARGET_FILE:ropekit_tool> verify --attention --backward
+        --backend=cudnn --batch=2 --tokens=32 --q-heads=4 --k-heads=2 --head-dim=32 --dtype=bf16)
+    set_tests_properties(cudnn.emulated.whole PROPERTIES ENVIRONMENT "${environment};CUDNN_EMULATION_LINEAR=1"
+        PASS_REGULAR_EXPRESSION "backward of 8 heads.*passed")
 endif()

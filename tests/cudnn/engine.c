@@ -2,7 +2,8 @@
  * Stands for cuDNN where the plugin runs on the emulated device: attention of a shape in double,
  * from what an engine is given and nothing else. What cuDNN promises nothing of, rows beyond
  * lengths and rows that see no key, is no number. It declines what cuDNN's front end does, and has
- * no memory for an engine while CUDNN_EMULATION_NO_MEMORY is set.
+ * no memory for an engine while CUDNN_EMULATION_NO_MEMORY is set. With CUDNN_EMULATION_LINEAR a
+ * deterministic backward needs no memory for pairs, and each says what runs.
  */
 #include "backends/cudnn/engine.h"
 #include "backends/cudnn/library.h"
@@ -13,7 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WORKSPACE = 12345, MOST_SPLITS = 1 << 20 };
+enum { WORKSPACE = 12345, MOST_SPLITS = 1 << 20, TILE = 128 };
 static const double MOST_PAIRS = 0x1p50;
 
 struct dnn_engine {
@@ -35,9 +36,14 @@ static int has_strides(const dnn_shape *s) {
     return 1;
 }
 
+static double in_tiles(int64_t tokens) {
+    return (double)((tokens + TILE - 1) / TILE * TILE);
+}
+
 /* Of queries and keys, for each head. */
 static double pairs_of(const dnn_shape *s) {
-    return (double)s->sequences * (double)s->q_heads * (double)s->q_tokens * (double)s->k_tokens;
+    return (double)s->sequences * (double)s->q_heads * in_tiles(s->q_tokens) *
+           in_tiles(s->k_tokens);
 }
 
 rope_status dnn_engine_probe(const dnn_shape *s, int32_t device, char *reason) {
@@ -84,12 +90,12 @@ void dnn_engine_destroy(dnn_engine *engine) {
 /* The backward has sums of gradients of each query head, the deterministic one also 2 bytes for
  * each pair of a query and a key, and head; those of fewer heads may need more, as splits do. */
 static size_t workspace_of(const dnn_shape *s) {
-    const int64_t heads = s->sequences * s->q_heads, pairs = heads * s->q_tokens * s->k_tokens,
+    const int64_t heads = s->sequences * s->q_heads,
                   sums = heads * s->q_tokens * (s->head_dim + s->v_head_dim);
     if (!s->is_backward)
         return WORKSPACE;
     return WORKSPACE + (size_t)(4 * sums + MOST_SPLITS / heads) +
-           (s->nondeterministic ? 0 : 2 * (size_t)pairs);
+           (s->nondeterministic || getenv("CUDNN_EMULATION_LINEAR") ? 0 : 2 * (size_t)pairs_of(s));
 }
 
 size_t dnn_engine_workspace(const dnn_engine *engine) {
@@ -265,6 +271,9 @@ rope_status dnn_engine_run(const dnn_engine *engine, void *const at[DNN_POINTERS
                            void *stream, char *reason) {
     run *r = malloc(sizeof *r);
     (void)reason;
+    if (engine->shape.is_backward && getenv("CUDNN_EMULATION_LINEAR"))
+        fprintf(stderr, "backward of %lld heads\n",
+                (long long)(engine->shape.sequences * engine->shape.q_heads));
     r->s = engine->shape;
     r->workspace = workspace;
     memcpy(r->at, at, sizeof r->at);
