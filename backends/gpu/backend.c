@@ -9,6 +9,9 @@ static const rope_candidate_list *const lists[] = {&gpu_rope_candidates,
                                                    &gpu_append_candidates,
                                                    &gpu_append_backward_candidates,
                                                    &gpu_attention_candidates,
+#ifdef ROPEKIT_SM90
+                                                   &gpu_decode_attention_candidates,
+#endif
                                                    &gpu_attention_backward_candidates,
                                                    &gpu_attention_merge_candidates,
                                                    &gpu_decode_candidates,

@@ -86,11 +86,22 @@ static int is_in_vectors(const void *data, const int64_t *stride, int axes) {
     return (uintptr_t)data % 16 == 0 && stride[axes] <= 1;
 }
 
+/* "few_sm90" gives keys of 8 bits bits of their own, and those of queries depend on the most of
+ * a sequence. */
+static int is_for_other_calls(const attention_case *c) {
+    int others = c->desc.k.dtype && c->desc.k.dtype != c->desc.rope.dtype;
+    for (int64_t n = 0; n < c->parts; n++)
+        others |= c->q_count[n] != c->args.rope.tokens;
+    return others;
+}
+
 /* "sm90" gives tensors that do not lie in vectors of 16 bytes the bits of "tiles", and those whose
  * rotation may fail; "latent" gives values within keys of pages bits of their own on Hopper
  * (docs/attention.md): latent_pages has those. */
 static int takes_other_bits(const attention_case *c, const char *kernel) {
     const rope_attention_args *a = &c->args;
+    if (strcmp(kernel, "few_sm90") == 0)
+        return is_for_other_calls(c);
     if (strcmp(kernel, "latent") == 0 && c->desc.cache == ROPE_CACHE_TABLE &&
         c->desc.rope.head_dim == 576 && a->k_cache.data == a->v_cache.data)
         return 1;
@@ -137,6 +148,8 @@ static int changes_kernel(const attention_case *c, const char *kernel, int64_t p
     const int64_t group = c->args.rope.q.heads / c->args.rope.k.heads;
     if (strcmp(kernel, "latent") == 0)
         return c->q_count[part] > 4;
+    if (strcmp(kernel, "few_sm90") == 0)
+        return 1;
     return (strcmp(kernel, "splits") == 0 || strcmp(kernel, "sm90") == 0 ||
             strcmp(kernel, "generic") == 0) &&
            c->q_count[part] * group > 16;

@@ -533,6 +533,13 @@ static int may_be_left(const one_launch *o) {
     return kernel == portable && keys <= SHORT && sequences_of(o) * K_HEADS * splits > BLOCKS;
 }
 
+/* Attention by the same kernel, behind an append, has the same bits. */
+static void check_composed(const decode_case *c, const parts *p, const unsigned char *expected,
+                           unsigned char *result) {
+    CHECK_STATUS(ROPE_OK, decode_run(c, "few_sm90", 0, result));
+    CHECK(memcmp(expected, result, p->bytes) == 0, "behind an append bytes differ");
+}
+
 static void check_case(const one_launch *o, int64_t index) {
     const parts p = parts_of(o);
     decode_case c;
@@ -548,6 +555,8 @@ static void check_case(const one_launch *o, int64_t index) {
               "bytes differ from those of the calls");
         CHECK_STATUS(ROPE_OK, decode_run(&c, kernel, 1, again));
         CHECK(memcmp(result, again, p.bytes) == 0, "a graph gives other bytes");
+        if (kernel == sm90 && !o->packed)
+            check_composed(&c, &p, result, again);
         check_alone(&c, o, &p, result);
     }
     free(expected);

@@ -44,18 +44,19 @@ struct decode_split {
     int begin, tokens;                 /* of its row */
 };
 
-/* Chunks without new tokens of which every query of an item sees all keys, and the place of the
- * sequence's first token in a row. */
-struct decode_seen_chunks {
-    int2 whole;
-    int begin, first; /* row of its band */
+/* An item as the warps that multiply are told of it: its chunks, and those without new tokens of
+ * which every query sees all keys. */
+struct decode_told {
+    int2 chunks, whole; /* chunks.y < 0: there is no other item */
+    int sequence, counts;
+    int begin; /* the place of the sequence's first token in a row */
+    int row;   /* the first of the band */
 };
 
 /* The part of shared memory that has names: two of what helpers prepare an item ahead. Queries and
  * new tokens are ready when all helpers have arrived, sums when all compute warps have, and free
  * when all helpers have read them. */
 template <class S> struct decode_header {
-    uint64_t full[S::WARPS][S::STAGES];
     uint64_t queries_ready[SM90_DECODE_AHEAD], fresh_ready[SM90_DECODE_AHEAD],
         sums_ready[SM90_DECODE_BEHIND], sums_free[SM90_DECODE_BEHIND];
     uint64_t split_ready[S::JOINERS], split_taken[S::JOINERS];
@@ -65,7 +66,7 @@ template <class S> struct decode_header {
     float2 top[SM90_DECODE_BEHIND][S::WARPS]
               [S::ROWS]; /* largest logit, sum of weights; < 0: left out */
     int32_t place[SM90_DECODE_AHEAD][SM90_DECODE_TOKENS]; /* index of a new token's key, or -1 */
-    decode_seen_chunks seen[SM90_DECODE_AHEAD];           /* known with queries */
+    decode_told told[SM90_DECODE_AHEAD];                  /* with queries */
 };
 
 template <class S> struct decode_block {
@@ -156,6 +157,8 @@ GPU_FN int64_t decode_value(decode_raw x, int wide) {
 struct decode_walk {
     int item, sequence, before; /* the item; the first of those sequences, and items ahead of it */
     int counts, items;          /* of the lane's sequence; of all up to it */
+    int splits, first,
+        chunks;       /* its splits; the first chunk that is seen, and as many from it on */
     int start, begin; /* its first new token's index and place, where they are asked for */
 };
 
@@ -204,15 +207,16 @@ GPU_FN int decode_first_chunk(const sm90_decode_call *c, int counts) {
     return decode_seen_from(c, decode_keys(counts), decode_tokens(counts) - 1) / SM90_DECODE_CHUNK;
 }
 
-/* A function of the sequence's keys: a power of 2, or the most. */
-GPU_FN int decode_splits(const sm90_decode_call *c, int counts) {
-    const int whole = decode_over(
-        decode_chunks(decode_keys(counts)) - decode_first_chunk(c, counts), c->per_split);
+/* A function of the sequence's chunks that are seen: a power of 2, or the most. */
+GPU_FN int decode_splits(const sm90_decode_call *c, int chunks) {
+    const int whole = decode_over(chunks, c->per_split);
     return min(c->most_splits, 1 << (31 - __clz(max(whole, 1))));
 }
 
 /* Index of a sequence's first new token's key, within INT32_MIN..INT32_MAX / 2. */
 GPU_FN int decode_start_of(const sm90_decode_call *c, int counts, decode_raw read) {
+    if (!c->k.data)
+        return INT32_MAX / 2;
     if (c->slots)
         return decode_keys(counts) - decode_tokens(counts);
     int64_t start = c->start;
@@ -227,10 +231,13 @@ GPU_FN decode_lengths decode_read_lengths(const sm90_decode_call *c, int first, 
     const int wide = c->flags & SM90_DECODE_WIDE_LENGTHS;
     decode_lengths read = {};
     if (sequence < c->sequences) {
-        read.keys = decode_read_index(c->lengths, wide, sequence);
+        read.keys =
+            c->lengths ? decode_read_index(c->lengths, wide, sequence) : decode_raw{c->capacity, 0};
         if (c->boundaries) {
             read.begin = decode_read_index(c->boundaries, wide, sequence);
             read.end = decode_read_index(c->boundaries, wide, sequence + 1);
+        } else if (c->q_lengths) {
+            read.end = decode_read_index(c->q_lengths, wide, sequence);
         }
         if (places && c->starts)
             read.start = decode_read_index(c->starts, c->flags & SM90_DECODE_WIDE_STARTS, sequence);
@@ -244,7 +251,7 @@ GPU_FN int decode_counts_of(const sm90_decode_call *c, decode_lengths read) {
     const int wide = c->flags & SM90_DECODE_WIDE_LENGTHS;
     const int64_t keys = decode_value(read.keys, wide), begin = decode_value(read.begin, wide),
                   end = decode_value(read.end, wide),
-                  tokens = c->boundaries ? rope_difference(end, begin) : c->tokens;
+                  tokens = c->boundaries || c->q_lengths ? rope_difference(end, begin) : c->tokens;
     const bool fits = tokens >= 0 && tokens <= c->tokens,
                is_within = begin >= 0 && end <= c->row_tokens,
                valid = fits && is_within && keys >= 0 && keys <= c->capacity;
@@ -263,8 +270,11 @@ GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_length
         w.begin = (int)max((int64_t)-SM90_DECODE_TOKENS, min(begin, (int64_t)c->row_tokens));
     }
     const bool counts = decode_tokens(w.counts) > 0 || w.counts < 0; /* the latter to say so */
+    w.first = decode_first_chunk(c, w.counts);
+    w.chunks = decode_chunks(decode_keys(w.counts)) - w.first;
+    w.splits = decode_splits(c, w.chunks);
     w.items = w.sequence + lane < c->sequences && counts
-                  ? decode_splits(c, w.counts) * decode_bands<S>(c, w.counts) * c->k_heads
+                  ? w.splits * decode_bands<S>(c, w.counts) * c->k_heads
                   : 0;
     for (int d = 1; d < 32 && d < c->sequences; d *= 2) {
         const int other = __shfl_up_sync(~0u, w.items, d);
@@ -275,7 +285,7 @@ GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_length
 /* read: of the first sequences. */
 template <class S>
 GPU_FN decode_walk decode_begin(const sm90_decode_call *c, decode_lengths read, bool places) {
-    decode_walk w = {(int)blockIdx.x, 0, 0, 0, 0, 0, 0};
+    decode_walk w = {(int)blockIdx.x};
     decode_look<S>(c, w, read, places);
     return w;
 }
@@ -311,10 +321,9 @@ GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *
     found->head = at - of_head * c->k_heads;
     found->split = of_head / bands;
     found->band = of_head - found->split * bands;
-    found->splits = decode_splits(c, found->counts);
-    const int before = decode_first_chunk(c, found->counts),
-              chunks = decode_chunks(decode_keys(found->counts)) - before;
-    const float each = __fdiv_rn((float)chunks, (float)found->splits);
+    found->splits = __shfl_sync(~0u, w.splits, lane);
+    const int before = __shfl_sync(~0u, w.first, lane), chunks = __shfl_sync(~0u, w.chunks, lane);
+    const float each = __fdividef((float)chunks, (float)found->splits);
     found->first = before + (int)(each * (float)found->split);
     found->last =
         before +
@@ -363,6 +372,10 @@ GPU_FN decode_raw decode_read_page(const sm90_decode_call *c, int sequence, int 
     return decode_read_index(c->table, c->flags & SM90_DECODE_WIDE_TABLE,
                              sequence * c->table_row +
                                  decode_over(decode_around(c, chunk), c->per_page) * c->table_page);
+}
+
+GPU_FN char *decode_head_of(const sm90_decode_cache *cache, int page, int token, int head) {
+    return cache->data + page * cache->page + token * cache->slot + head * cache->head;
 }
 
 /* -1: the cache does not have it. */

@@ -149,21 +149,6 @@ gpu_decode_sizes gpu_decode_sm90_sizes(const rope_decode_problem *p, const rope_
                               gpu_decode_dim(p)};
 }
 
-/* A cache as tensor copies see it, of 16-bit elements: of codes two are one. */
-typedef struct cache_view {
-    int64_t stride[3];
-    sm90_view view; /* but for its strides */
-} cache_view;
-
-static cache_view cache_of(const rope_decode_problem *p, const rope_decode_call *call, int tensor) {
-    const rope_append_operand *o = &call->append.tensor[tensor];
-    const int64_t each = gpu_decode_sm90_store(p) ? 2 : 1;
-    return (cache_view){
-        {o->cache_stride[0] / each, o->cache_stride[1] / each, o->cache_stride[2] / each},
-        {o->cache, NULL, o->cache_stride[4], call->attention.pages, p->attention->page_size,
-         o->heads, (int32_t)(gpu_decode_dim(p) / each)}};
-}
-
 /* Whether heads lie in words of so many elements. */
 static int in_words(const void *data, const int64_t stride[4], int64_t elements) {
     return data && (uintptr_t)data % (2 * elements) == 0 && stride[3] == 1 &&
@@ -175,21 +160,9 @@ static int fits_heads(const rope_append_operand *o) {
            (uintptr_t)o->weight % 4 == 0;
 }
 
-static int fits_cache(const rope_decode_problem *p, const rope_decode_call *call, int tensor) {
-    const int64_t *given = call->append.tensor[tensor].cache_stride,
-                  stride[4] = {given[0], given[1], given[2], given[4]};
-    cache_view v = cache_of(p, call, tensor);
-    v.view.stride = v.stride;
-    return in_words(v.view.data, stride, gpu_decode_sm90_store(p) ? 16 : 8) &&
-           sm90_map_fits(&v.view);
-}
-
-int gpu_decode_sm90_encode(const rope_decode_problem *p, const rope_decode_call *call, int tensor,
-                           CUtensorMap *map) {
-    cache_view v = cache_of(p, call, tensor);
-    v.view.stride = v.stride;
-    return sm90_map_encode(map, p->append->rope.dtype, &v.view, 1, CHUNK,
-                           gpu_decode_sm90_store(p) ? 1 : v.view.dim / 64);
+static int fits_cache(const rope_decode_problem *p, const rope_append_operand *o) {
+    const int64_t *given = o->cache_stride, stride[4] = {given[0], given[1], given[2], given[4]};
+    return in_words(o->cache, stride, gpu_decode_sm90_store(p) ? 16 : 8);
 }
 
 /* Each band reads all keys: many are slower than tiles of all rows, which take long where sequences
@@ -206,7 +179,7 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     const rope_attention_call *t = &call->attention;
     const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(p, call);
     const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
-    if (!fits_sizes(&sizes) || t->tree_keys > MOST || t->q_lengths || !t->k_lengths ||
+    if (!fits_sizes(&sizes) || t->tree_keys > MOST ||
         a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
         return 0;
     if (a->rope.tokens > MOST ||
@@ -217,10 +190,10 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
         !divides(page_chunks,
                  page_chunks * (t->pages > t->table_pages ? t->pages : t->table_pages)))
         return 0;
-    for (int i = 0; i < ROPE_APPEND_TENSORS; i++)
+    for (int i = 0; i < (gpu_decode_sm90_appends(call) ? ROPE_APPEND_TENSORS : 1); i++)
         if (!fits_heads(&a->tensor[i]))
             return 0;
-    return fits_cache(p, call, ROPE_APPEND_K) && fits_cache(p, call, ROPE_APPEND_V) &&
+    return fits_cache(p, &a->tensor[ROPE_APPEND_K]) && fits_cache(p, &a->tensor[ROPE_APPEND_V]) &&
            in_words(t->out, t->out_stride, 4);
 }
 

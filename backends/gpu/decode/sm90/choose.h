@@ -2,7 +2,6 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_CHOOSE_H
 #define ROPEKIT_GPU_DECODE_SM90_CHOOSE_H
 
-#include "backends/gpu/attention/sm90/map.h"
 #include "backends/gpu/decode/launch.h"
 #include "backends/gpu/decode/sm90/kernels.h"
 
@@ -25,6 +24,11 @@ static inline uint32_t gpu_decode_sm90_reciprocal(int64_t n) {
 static inline int32_t gpu_decode_sm90_store(const rope_decode_problem *p) {
     const int32_t store = p->append->steps[ROPE_APPEND_K].store_dtype;
     return store == p->append->rope.dtype ? 0 : store;
+}
+
+/* Whether there are new keys. Without them q has its positions by its index among the keys. */
+static inline int gpu_decode_sm90_appends(const rope_decode_call *call) {
+    return call->append.tensor[ROPE_APPEND_K].in != NULL;
 }
 
 /* Whether a query's chunk may begin behind key 0. */
@@ -62,9 +66,5 @@ int gpu_decode_sm90_is_dense(const gpu_decode_sizes *s);
 
 /* Bytes of counters, of largest logits and of sums, each a multiple of 256. */
 void gpu_decode_sm90_layout(const gpu_decode_sizes *s, int multiprocessors, size_t bytes[3]);
-
-/* A cache as tensor copies see it; 0 after an error. */
-int gpu_decode_sm90_encode(const rope_decode_problem *p, const rope_decode_call *call, int tensor,
-                           CUtensorMap *map);
 
 #endif

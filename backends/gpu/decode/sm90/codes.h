@@ -43,18 +43,17 @@ GPU_FN void decode_values(uint32_t codes, float2 by, uint32_t &first, uint32_t &
 
 /* --- scales --- */
 
-/* Has the scales of a chunk copied; `token` of its page is its first. All lanes arrive. */
-GPU_FN void decode_copy_scales(const sm90_decode_call *c, float *to, uint32_t barrier, int head,
-                               int chunk, int token, int page) {
+/* Has the scales of a chunk's first `rows` keys copied; `token` of its page is its first. */
+GPU_FN void decode_copy_scales(const sm90_decode_call *c, float *to, int head, int token, int page,
+                               int rows) {
     const int lane = decode_lane(), row = lane % SM90_DECODE_CHUNK;
     const sm90_decode_cache *cache = lane < SM90_DECODE_CHUNK ? &c->k_cache : &c->v_cache;
     const float *from = cache->scales + page * cache->scale_page +
                         (token + row) * cache->scale_slot + head * cache->scale_head;
-    if (page >= 0 && chunk * SM90_DECODE_CHUNK + row < c->held)
+    if (row < rows)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(decode_address(to + lane)),
                      "l"(from)
                      : "memory");
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 /* Scales of caches without any. */

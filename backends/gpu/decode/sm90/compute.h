@@ -172,7 +172,6 @@ GPU_FN void decode_put_new(const decode_block<S> &b, int n, int tokens, int chun
         if (S::CODES && lane < 2)
             to.scales[lane * SM90_DECODE_CHUNK + row] = rope_bits_float(from[2 * WORDS + lane]);
     }
-    sm90_writes_known();
     __syncwarp();
 }
 
@@ -226,25 +225,23 @@ GPU_FN void decode_add_by_token(const sm90_decode_call *c, int tokens, int first
 
 /* A chunk. is_whole: it has no new tokens, and every row sees its keys. */
 template <int DTYPE, class S, int STORE>
-GPU_FN void decode_attend(const decode_block<S> &b, int n, const decode_item &item, int chunk,
+GPU_FN void decode_attend(const decode_block<S> &b, int n, const decode_told &item, int chunk,
                           bool is_whole, const decode_chunk &at, decode_rows<S> &rows) {
     const sm90_decode_call *c = b.call;
     const int tokens = decode_tokens(item.counts);
     float s[S::TILES][4];
     uint32_t weights[S::TILES][2], sees = 0;
     if (!is_whole) {
-        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.counts),
-                           b.header->seen[n % S::AHEAD].begin, chunk,
+        sees = decode_sees(c, gpu_opaque(item.sequence), gpu_opaque(item.counts), item.begin, chunk,
                            min(gpu_opaque(decode_lane()), tokens - 1));
         decode_put_new<S>(b, n, tokens, chunk, at);
     }
     decode_scores<DTYPE, S, STORE>(c, at, decode_queries_of<S>(b, n), rows, s);
     if (!is_whole)
-        decode_mask<S>(c, b.header->seen[n % S::AHEAD].first, sees, s);
+        decode_mask<S>(c, item.row, sees, s);
     decode_weigh<DTYPE, S>(rows, s, weights);
     if (!is_whole)
-        decode_add_by_token<DTYPE, S, STORE>(c, tokens, b.header->seen[n % S::AHEAD].first, sees,
-                                             at, weights, rows);
+        decode_add_by_token<DTYPE, S, STORE>(c, tokens, item.row, sees, at, weights, rows);
     else
         decode_add<DTYPE, S, STORE>(at, weights, {~0u, ~0u}, rows);
 }
@@ -276,43 +273,37 @@ GPU_FN void decode_hand_over(const decode_block<S> &b, int at, int warp, bool fa
 }
 
 template <int DTYPE, class S>
-GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const CUtensorMap *v,
-                           int warp, decode_lengths read) {
+GPU_FN void decode_compute(const decode_block<S> &b, int warp, decode_lengths read) {
     const sm90_decode_call *c = b.call;
     const int lane = decode_lane();
-    decode_walk walk = decode_begin<S>(c, read, false);
-    decode_copies copies = {walk};
+    decode_copies copies = {decode_begin<S>(c, read, false)};
     if (S::CODES && !(c->flags & SM90_DECODE_SCALED))
         decode_scales_begin(b, warp);
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         if (!(copies.failed & DECODE_KNOWN) && copies.chunk >= copies.end)
             decode_look_ahead<S>(c, copies, warp);
-        decode_send<S>(b, k, v, copies, warp);
+        decode_send<S>(b, copies, warp);
     }
-    if (!(copies.failed & DECODE_KNOWN))
-        decode_look_ahead<S>(c, copies, warp);
-    decode_item item;
     uint32_t used = 0; /* slots so far */
 #pragma unroll 1
-    for (int n = 0; decode_find<S, false>(c, walk, &item); n++, walk.item += (int)gridDim.x) {
+    for (int n = 0;; n++) {
         decode_rows<S> rows;
         const int turn = n / S::AHEAD % 2;
-        bool failed = item.counts < 0;
         sm90_wait(decode_address(&b.header->queries_ready[n % S::AHEAD]), (uint32_t)turn);
+        const decode_told &item = b.header->told[n % S::AHEAD]; /* read anew: registers are few */
+        const int last = item.chunks.y;
+        if (last < 0)
+            break;
+        bool failed = item.counts < 0;
         decode_rows_begin(decode_queries_of<S>(b, n), rows);
-        int2 whole = b.header->seen[n % S::AHEAD].whole;
 #pragma unroll 1
-        for (int chunk = item.first + warp; chunk < item.last; chunk += S::WARPS) {
-            if (S::CODES) /* again: registers are few */
-                whole = b.header->seen[n % S::AHEAD].whole;
-            const bool is_whole = chunk >= whole.x && chunk < whole.y;
-            if (!(copies.failed & DECODE_KNOWN))
-                decode_look_ahead<S>(c, copies, warp);
+        for (int chunk = item.chunks.x + warp; chunk < last; chunk += S::WARPS) {
+            const bool is_whole = chunk >= item.whole.x && chunk < item.whole.y;
             if (!is_whole)
                 sm90_wait(decode_address(&b.header->fresh_ready[n % S::AHEAD]), (uint32_t)turn);
             const int slot = (int)(used % S::STAGES);
-            sm90_wait(decode_address(&b.header->full[warp][slot]), used / S::STAGES % 2);
+            decode_copies_wait<S>();
             failed |= copies.failed >> slot & 1;
             const decode_chunk at = decode_chunk_of(b, warp, slot);
             if constexpr (!S::CODES)
@@ -324,7 +315,9 @@ GPU_FN void decode_compute(const decode_block<S> &b, const CUtensorMap *k, const
             else
                 decode_attend<DTYPE, S, ROPE_I8>(b, n, item, chunk, is_whole, at, rows);
             __syncwarp();
-            decode_send<S>(b, k, v, copies, warp);
+            if (!(copies.failed & DECODE_KNOWN))
+                decode_look_ahead<S>(c, copies, warp);
+            decode_send<S>(b, copies, warp);
             used++;
         }
 #pragma unroll

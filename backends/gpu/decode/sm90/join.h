@@ -284,6 +284,11 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             }
             __syncwarp();
         }
+        if (made == found && lane == 0) {
+            if (helper == 0)
+                b.header->told[made % S::AHEAD].chunks.y = -1;
+            sm90_arrive(decode_address(&b.header->queries_ready[made % S::AHEAD]));
+        }
         if (more) {
             more = decode_find<S, true>(c, walk, &next);
             walk.item += (int)gridDim.x;

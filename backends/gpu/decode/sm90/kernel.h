@@ -7,9 +7,6 @@
 #include "backends/gpu/decode/sm90/join.h"
 
 template <class S> GPU_FN void decode_start(const decode_block<S> &b) {
-    const int lanes = S::CODES && b.call->flags & SM90_DECODE_SCALED ? 32 : 0; /* have scales */
-    for (int i = 0; i < S::WARPS * S::STAGES; i++)
-        sm90_barrier_init(decode_address(&b.header->full[0][i]), 1 + lanes);
     for (int i = 0; i < SM90_DECODE_AHEAD; i++) {
         sm90_barrier_init(decode_address(&b.header->queries_ready[i]), SM90_DECODE_HELPERS);
         sm90_barrier_init(decode_address(&b.header->fresh_ready[i]), SM90_DECODE_HELPERS);
@@ -34,8 +31,7 @@ template <class S> GPU_FN void decode_clear_queries(const decode_block<S> &b, in
 
 template <int DTYPE, int ROWS, int DIM, int CODES, int BANDS = 0>
 __global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS, CODES), 1)
-    gpu_decode_sm90(const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v,
-                    GPU_PARAMETER sm90_decode_call call) {
+    gpu_decode_sm90(GPU_PARAMETER sm90_decode_call call) {
     extern __shared__ __align__(1024) char decode_memory[];
     typedef decode_shape<ROWS, DIM, CODES, BANDS> S;
     const decode_block<S> b = decode_block_of<S>(decode_memory, &call);
@@ -45,10 +41,6 @@ __global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS, CODES), 1)
     decode_constants by = {};
     if (joiner == 0 && lane == 0)
         decode_start<S>(b);
-    if (joiner == 1 && lane == 0) {
-        sm90_prefetch_map(&k);
-        sm90_prefetch_map(&v);
-    }
     gpu_wait_for_last();
     if (joiner < 0) /* on their way while barriers begin */
         read = decode_read_lengths(&call, 0, true);
@@ -60,7 +52,7 @@ __global__ void __launch_bounds__(SM90_DECODE_THREADS_OF(ROWS, CODES), 1)
     }
     __syncthreads();
     if (helper < 0) {
-        decode_compute<DTYPE, S>(b, &k, &v, warp, read);
+        decode_compute<DTYPE, S>(b, warp, read);
         return;
     }
     if (joiner < 0)

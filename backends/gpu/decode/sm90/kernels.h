@@ -110,9 +110,10 @@ typedef struct sm90_decode_parts {
 } sm90_decode_parts;
 
 typedef struct sm90_decode_call {
-    const void *lengths;    /* keys of sequences */
+    const void *lengths;    /* keys of sequences, or NULL: capacity */
     const void *boundaries; /* of packed sequences, which all lie in row 0, whose stride is 0; or
                                NULL: a sequence is a row of `tokens` */
+    const void *q_lengths;  /* of rows, tokens that are there, or NULL: all */
     const void *table;      /* or NULL: a sequence's page is its index */
     int64_t table_row, table_page;
     int32_t sequences, k_heads, group;
@@ -141,7 +142,7 @@ typedef struct sm90_decode_call {
     /* What scores are multiplied by ahead of tanh, or 0; and what then makes them logits of base
      * 2. */
     float to_cap, unit;
-    sm90_decode_heads q, k, v, out;
+    sm90_decode_heads q, k, v, out; /* k.data: or NULL, nothing is appended */
     sm90_decode_cache k_cache, v_cache;
     int64_t start;      /* index in the cache of each sequence's first token, ... */
     const void *starts; /* ... and what is added to it, or NULL */
@@ -156,9 +157,8 @@ typedef struct sm90_decode_call {
     sm90_decode_parts parts;
 } sm90_decode_call;
 
-/* Of f16 and of bf16, by elements of heads and rows: (CUtensorMap k, v, sm90_decode_call), in
- * blocks of SM90_DECODE_THREADS_OF(rows, 0), of which any number takes a call; and those of codes,
- * whose maps have each two as one of 16 bits. */
+/* Of f16 and of bf16, by elements of heads and rows: (sm90_decode_call), in blocks of
+ * SM90_DECODE_THREADS_OF(rows, 0), of which any number takes a call; and those of codes. */
 extern const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_DIMS][SM90_DECODE_INSTANCES];
 extern const void *const gpu_decode_sm90_codes[2][SM90_DECODE_DIMS][SM90_DECODE_CODES];
 extern const void *const gpu_decode_sm90_e5m2[2][SM90_DECODE_DIMS][SM90_DECODE_CODES];

@@ -90,6 +90,7 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
     const float scale = l->problem->attention->scale, cap = l->problem->attention->soft_cap;
     sm90_decode_call d = {
         .lengths = t->k_lengths,
+        .q_lengths = t->q_lengths,
         .sequences = (int32_t)sizes->sequences,
         .k_heads = (int32_t)sizes->k_heads,
         .group = (int32_t)(sizes->q_heads / sizes->k_heads),
@@ -195,17 +196,13 @@ static gpuError_t launch(const gpu_decode_launch *l) {
     const int64_t rows = sizes.tokens * (sizes.q_heads / sizes.k_heads);
     const kernel k = kernel_of(l->problem, gpu_decode_sm90_instance(rows, sizes.tokens));
     sm90_decode_call call = call_of(l, &sizes);
-    CUtensorMap maps[2];
-    if (!gpu_decode_sm90_encode(l->problem, l->call, ROPE_APPEND_K, &maps[0]) ||
-        !gpu_decode_sm90_encode(l->problem, l->call, ROPE_APPEND_V, &maps[1]))
-        return cudaErrorInvalidValue;
     gpu_decode_sizes seen = sizes; /* of a window, with the rest of its first and last chunk */
     seen.k_tokens = gpu_at_most(sizes.k_tokens, call.window + sizes.tokens + 2 * CHUNK);
     const int64_t items =
         sizes.sequences * call.band_heads * gpu_decode_sm90_splits(&seen, l->multiprocessors);
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {k.threads, 1, 1};
-    void *arguments[] = {&maps[0], &maps[1], &call};
+    void *arguments[] = {&call};
     return gpu_launch_kernel(k.function, grid, block, arguments, k.shared, l->stream, l->early);
 }
 

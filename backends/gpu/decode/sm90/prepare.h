@@ -75,11 +75,12 @@ GPU_FN unsigned long long decode_read_counter(const unsigned long long *counter)
 
 /* --- loads --- */
 
-/* Of a sequence's token n. */
-GPU_FN decode_raw decode_read_id(const gpu_decode_steps *s, int sequence, int begin, int n) {
+/* Of a sequence's token n, which stands at `index` unless it has an id. */
+GPU_FN decode_raw decode_read_id(const gpu_decode_steps *s, int sequence, int begin, int n,
+                                 int index) {
     return s->ids ? decode_read_index(s->ids, s->flags & GPU_STEP_WIDE_IDS,
                                       sequence * s->id_row + (begin + n) * s->id_token)
-                  : decode_raw{n, 0};
+                  : decode_raw{index, index >> 31};
 }
 
 GPU_FN decode_raw decode_read_offset(const gpu_decode_steps *s, int sequence) {
@@ -128,9 +129,9 @@ GPU_FN decode_place decode_cached(const sm90_decode_call *c, const sm90_decode_c
                                   int head, int slot) {
     const int page = decode_over(slot / SM90_DECODE_CHUNK, c->per_page),
               token = slot - page * c->page_chunks * SM90_DECODE_CHUNK;
-    return {cache->data + page * cache->page + token * cache->slot + head * cache->head,
-            cache->scales + page * cache->scale_page + token * cache->scale_slot +
-                head * cache->scale_head};
+    return {decode_head_of(cache, page, token, head), cache->scales + page * cache->scale_page +
+                                                          token * cache->scale_slot +
+                                                          head * cache->scale_head};
 }
 
 GPU_FN char *decode_head(const sm90_decode_heads *x, int sequence, int token, int head) {
@@ -149,6 +150,7 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
     if (item.splits > 1)
         x.counter = decode_read_counter(
             decode_counter(c, item.sequence, item.band * c->k_heads + item.head, helper));
+    const int ahead = c->k.data ? 0 : decode_keys(item.counts) - decode_tokens(item.counts);
     x.q_offset = decode_read_offset(&c->steps[0], item.sequence);
     x.k_offset = decode_read_offset(&c->steps[1], item.sequence);
 #pragma unroll
@@ -159,17 +161,17 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
         if (!decode_has(c, item, token))
             continue;
         x.q[e] = decode_read_words<S>(decode_head(&c->q, item.sequence, item.begin + token, head));
-        x.q_id[e] = decode_read_id(&c->steps[0], item.sequence, item.begin, token);
+        x.q_id[e] = decode_read_id(&c->steps[0], item.sequence, item.begin, token, ahead + token);
     }
 #pragma unroll
     for (int e = 0; e < S::NEW; e++) {
         const int token = decode_nth(helper, e), index = item.start + token;
         const int at = item.begin + token;
-        if (!decode_has(c, item, token) || !decode_caches(item, index))
+        if (!c->k.data || !decode_has(c, item, token) || !decode_caches(item, index))
             continue;
         x.k[e] = decode_read_words<S>(decode_head(&c->k, item.sequence, at, item.head));
         x.v[e] = decode_read_words<S>(decode_head(&c->v, item.sequence, at, item.head));
-        x.k_id[e] = decode_read_id(&c->steps[1], item.sequence, item.begin, token);
+        x.k_id[e] = decode_read_id(&c->steps[1], item.sequence, item.begin, token, token);
         if (c->slots)
             x.place[e] = decode_read_index(c->slots, c->flags & SM90_DECODE_WIDE_SLOTS,
                                            item.sequence * c->slot_row + at * c->slot_token);
@@ -217,7 +219,9 @@ GPU_FN void decode_prepare_queries(const decode_block<S> &b, const decode_consta
                                    const decode_item &item, int helper, const decode_loaded<S> &x) {
     const sm90_decode_call *c = b.call;
     if (helper == 0 && decode_lane() == 0)
-        b.header->seen[n % S::AHEAD] = {decode_whole(c, item), item.begin, item.band * S::ROWS};
+        b.header->told[n % S::AHEAD] = {
+            {item.first, item.last}, decode_whole(c, item), item.sequence, item.counts, item.begin,
+            item.band * S::ROWS};
 #pragma unroll
     for (int e = 0; e < S::EACH; e++) {
         const int row = decode_nth(helper, e);
@@ -307,7 +311,7 @@ GPU_FN void decode_prepare_fresh(const decode_block<S> &b, const decode_constant
         const int token = decode_nth(helper, e), index = item.start + token;
         if (token >= decode_tokens(item.counts))
             continue;
-        const int is_mine = decode_has(c, item, token) && decode_caches(item, index),
+        const int is_mine = c->k.data && decode_has(c, item, token) && decode_caches(item, index),
                   slot = is_mine ? decode_slot_of(c, x.place[e], index) : -1;
         if (decode_lane() == 0)
             b.header->place[n % S::AHEAD][token] = slot < 0 ? -1 : index;
