@@ -12,6 +12,6 @@ extern const rope_candidate_list gpu_attention_backward_candidates;
 extern const rope_candidate_list gpu_attention_merge_candidates;
 extern const rope_candidate_list gpu_decode_candidates;
 extern const rope_candidate_list gpu_decode_attention_candidates; /* of ROPEKIT_SM90 */
-extern const rope_candidate_list gpu_traffic_candidates; /* "copy" and "update" */
+extern const rope_candidate_list gpu_traffic_candidates;          /* "copy" and "update" */
 
 #endif

@@ -64,8 +64,7 @@ static int two_kernels(const char *operation, int32_t dtype, const char *name[2]
     int32_t count = 0;
     for (int32_t i = 0; (desc.rope.kernel = device_kernel_of(operation, i)); i++) {
         rope_plan *plan;
-        if (strstr(desc.rope.kernel, "sm90") ||
-            plan_of(operation, &desc, &plan) != ROPE_OK)
+        if (strstr(desc.rope.kernel, "sm90") || plan_of(operation, &desc, &plan) != ROPE_OK)
             continue;
         rope_plan_destroy(plan);
         name[count++ > 0] = desc.rope.kernel;
