@@ -25,12 +25,16 @@ struct sm90_place {
     int n, tiles;                         /* tile of keys, of how many */
     int right, whole_end;                 /* those between are seen by all rows */
     int end;                              /* the key behind the first of them */
-    int careful;                          /* values were cleaned */
     int consumer;                         /* 0 or 1 */
+    int whole;                            /* all rows of the tile are there */
     int leads;                            /* this thread arrives for its group */
     int adds;                             /* 0: no product was added to these rows */
     uint32_t queries, keys_at, values_at; /* stage 0, as products are told of it */
 };
+
+GPU_FN sm90_tile *sm90_rows_at(const sm90_block &b, int tile) {
+    return &b.header->tile[tile % SM90_KNOWN];
+}
 
 GPU_FN int sm90_is_part(const sm90_place &at) {
     return at.n < at.right || at.n >= at.whole_end;
@@ -99,14 +103,15 @@ GPU_FN void sm90_whole(const sm90_block &b, sm90_place &at, sm90_rows &rows, flo
     sm90_exponentiate<T>(s, rows, minus, unit, weights);
 }
 
-/* Waits for the next rows; 0 where there are none. */
+/* Waits for the next rows' queries, which are sent when the rows are known: whether there are some,
+ * and whether their values are cleaned. */
+enum { SM90_NONE, SM90_PLAIN, SM90_CLEANED };
 GPU_FN int sm90_next_rows(const sm90_block &b, const sm90_place &at) {
-    sm90_wait(SM90_BARRIER(b, tile_known, at.tile % SM90_KNOWN),
-              (uint32_t)(at.tile / SM90_KNOWN & 1));
-    if (sm90_uniform(b.header->tile[at.tile % SM90_KNOWN].head < 0))
-        return 0;
     sm90_wait(SM90_BARRIER(b, queries_full, at.tile & 1), (uint32_t)(at.tile >> 1 & 1));
-    return 1;
+    const sm90_tile *t = sm90_rows_at(b, at.tile);
+    return sm90_uniform(t->head < 0                 ? SM90_NONE
+                        : t->careful & SM90_CAREFUL ? SM90_CLEANED
+                                                    : SM90_PLAIN);
 }
 
 /* Rotates this consumer's rows of a block's first tile, when nobody else has something to do. */
@@ -128,22 +133,16 @@ template <class T> GPU_FN void sm90_rotate_first(const sm90_block &b, int tile, 
     sm90_group_barrier(consumer);
 }
 
-/* Finds which keys rows see, while their first product runs. */
-template <class T>
-GPU_FN void sm90_see(const sm90_block &b, sm90_place &at, int row, sm90_seen (&seen)[2]) {
-    const sm90_tile *t = &b.header->tile[at.tile % SM90_KNOWN];
-    const int4 keys = *(const int4 *)(const void *)&t->first,
-               rows = *(const int4 *)(const void *)&t->head;
+/* Goes on to the first tile of keys of tile at.tile. */
+template <class T> GPU_FN void sm90_enter(const sm90_block &b, sm90_place &at) {
+    const sm90_tile *t = sm90_rows_at(b, at.tile);
+    const int4 keys = *(const int4 *)(const void *)&t->first;
     at.n = 0;
-    at.careful = sm90_uniform(rows.y & SM90_CAREFUL);
+    at.whole = sm90_uniform(t->rows == SM90_ROWS);
     at.tiles = sm90_uniform(keys.y);
     at.right = sm90_uniform(keys.z);
     at.whole_end = at.right + sm90_uniform(keys.w);
     at.end = (keys.x + keys.y) * T::KEYS;
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        seen[h] = sm90_seen_of(b.schedule->mask, rows.z + ((row + 8 * h) >> b.schedule->pack),
-                               rows.w, t->k_index);
 }
 
 /* Whether something was taken out of the values that are multiplied. The slot is another one than
@@ -152,75 +151,140 @@ GPU_FN int sm90_found(const sm90_block &b, const sm90_place &at) {
     return sm90_uniform(b.header->found[at.values.parity * 2 + (uint32_t)at.values.stage]);
 }
 
+/* Hides what rows do not see of a tile of keys. */
+template <class T>
+GPU_FN void sm90_hide_part(const sm90_place &at, const sm90_seen (&seen)[2],
+                           float (&s)[T::SCORES]) {
+    if (sm90_is_part(at))
+        sm90_hide(s, seen, at.end - (at.n + 1) * T::KEYS);
+}
+
 /* Caps scores, but those that are hidden. */
 template <class T>
 GPU_FN void sm90_cap_part(const sm90_block &b, const sm90_place &at, const sm90_seen (&seen)[2],
-                          int base, int are_near, float (&s)[T::SCORES]) {
+                          int are_near, float (&s)[T::SCORES]) {
     sm90_cap_scores<T>(b.cap, are_near, s);
-    if (T::CAPS && sm90_is_part(at))
-        sm90_hide(s, seen, base);
+    if (T::CAPS)
+        sm90_hide_part<T>(at, seen, s);
+}
+
+/* From scores to weights. */
+template <class T>
+GPU_FN void sm90_take(const sm90_block &b, const sm90_place &at, int row, float (&s)[T::SCORES],
+                      sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS]) {
+    float minus[2];
+    sm90_seen seen[2];
+    sm90_see_rows(b, sm90_rows_at(b, at.tile), row, seen);
+    const int are_near = sm90_near<T>(b.cap, s);
+    sm90_hide_part<T>(at, seen, s);
+    sm90_maximum<T>(s, rows, minus, b.schedule->unit, b.cap);
+    sm90_cap_part<T>(b, at, seen, are_near, s);
+    sm90_exponentiate<T>(s, rows, minus, b.schedule->unit, weights);
 }
 
 /* From the scores of rows' first tile of keys to weights. */
 template <class T>
-GPU_FN void sm90_take_first(const sm90_block &b, sm90_place &at, float (&s)[T::SCORES],
-                            sm90_lacks &lacks, sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS]) {
-    const float unit = b.schedule->unit;
-    float minus[2];
-    lacks.tile = at.tile;
-    lacks.base = at.end - T::KEYS;
-    const int are_near = sm90_near<T>(b.cap, s);
-    if (sm90_is_part(at))
-        sm90_hide(s, lacks.seen, lacks.base);
+GPU_FN void sm90_take_first(const sm90_block &b, sm90_place &at, int row, float (&s)[T::SCORES],
+                            sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS]) {
     sm90_begin(rows, b.schedule->lowest);
-    sm90_maximum<T>(s, rows, minus, unit, b.cap);
-    sm90_cap_part<T>(b, at, lacks.seen, lacks.base, are_near, s);
-    sm90_exponentiate<T>(s, rows, minus, unit, weights);
+    sm90_take<T>(b, at, row, s, rows, weights);
     rows.rescale[0] = rows.rescale[1] = 1.0f;
     rows.moves = 0;
     at.adds = 0;
 }
 
-/* Ends the product of the last weights and their values. cleans: something may have been taken out
- * of these. */
+/* Ends rows, whose sums are complete, beside the first product of the next ones. */
 template <class T>
-GPU_FN void sm90_finish_sums(const sm90_block &b, sm90_place &at, const sm90_lacks &lacks,
-                             int cleans, const uint32_t (&weights)[T::WEIGHTS],
+GPU_FN void sm90_change_rows(const sm90_block &b, const CUtensorMap *map, int row, sm90_place &at,
+                             sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS],
                              float (&out)[T::ELEMENTS]) {
-    const int found = cleans ? sm90_found(b, at) : 0;
-    sm90_end_sums<T>(b, at, out);
-    if (found)
-        sm90_add_nonfinite<T>(b, lacks, weights, out);
-}
-
-/* Ends the rows of `lacks` beside the first product of the next ones. */
-template <class T>
-GPU_FN void sm90_change_rows(const sm90_block &b, const CUtensorMap *map, int consumer, int row,
-                             sm90_place &at, sm90_lacks &lacks, sm90_rows &rows,
-                             uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
     float s[T::SCORES];
     sm90_begin_scores<T>(b, at, s);
-    sm90_end<T>(b, &b.header->tile[lacks.tile % SM90_KNOWN], map, consumer, rows, out);
-    sm90_see<T>(b, at, row, lacks.seen);
+    sm90_end<T>(b, sm90_rows_at(b, at.tile - 1), map, at.consumer, row, at.whole, rows, out);
+    sm90_enter<T>(b, at);
     sm90_end_scores<T, 0>(b, at, s);
-    sm90_take_first<T>(b, at, s, lacks, rows, weights);
+    sm90_take_first<T>(b, at, row, s, rows, weights);
 }
 
-/* All tiles of the block from at.tile on, which the next one ends. */
+/* A tile of keys that is seen in part, or stands beside one, or is the first of the next rows:
+ * these begin, and those before end. */
 template <class T>
-GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consumer, sm90_place &at) {
-    const int thread = (int)threadIdx.x & 127,
-              row = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
+GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int begins,
+                      sm90_place &at, sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS],
+                      float (&out)[T::ELEMENTS]) {
+    const float unit = b.schedule->unit;
+    float s[T::SCORES], minus[2];
+    sm90_ended ended;
+    const int whole = at.whole;
+    sm90_tile *before = sm90_rows_at(b, at.tile - 1);
+    sm90_begin_scores<T>(b, at, s);
+    sm90_rescale<T>(out, rows);
+    sm90_begin_sums<T>(b, at, weights, out);
+    if (begins) {
+        ended = sm90_sum_rows(b, rows);
+        sm90_enter<T>(b, at);
+    }
+    sm90_seen seen[2];
+    sm90_see_rows(b, sm90_rows_at(b, at.tile), row, seen);
+    if (begins)
+        sm90_end_rows(b, before, row, ended);
+    sm90_end_scores<T, 1>(b, at, s);
+    if (T::ORDERED)
+        sm90_next_in_order(at.consumer);
+    const int are_near = sm90_near<T>(b.cap, s);
+    sm90_hide_part<T>(at, seen, s);
+    if (begins)
+        sm90_begin(rows, b.schedule->lowest);
+    sm90_maximum<T>(s, rows, minus, unit, b.cap);
+    sm90_end_sums<T>(b, at, out);
+    sm90_cap_part<T>(b, at, seen, are_near, s);
+    sm90_exponentiate<T>(s, rows, minus, unit, weights);
+    sm90_settle(rows.sum); /* else the compiler adds them up behind the store */
+    if (begins)
+        sm90_store<T>(b, before, map, at.consumer, row, whole, ended.factor, out);
+    at.adds = !begins;
+}
+
+/* Rows whose values were cleaned: product by product, as what is not finite is added to each. */
+template <class T>
+GPU_FN void sm90_attend_cleaned(const sm90_block &b, const CUtensorMap *map, int row,
+                                sm90_place &at) {
+    float out[T::ELEMENTS];
+    uint32_t weights[T::WEIGHTS];
+    sm90_rows rows;
+    sm90_tile *t = sm90_rows_at(b, at.tile);
+    for (int i = 0; i < T::ELEMENTS; i++)
+        out[i] = 0.0f;
+    sm90_begin(rows, b.schedule->lowest);
+    at.adds = 1;
+#pragma unroll 1
+    for (sm90_enter<T>(b, at); at.n < at.tiles; at.n++) {
+        float s[T::SCORES];
+        sm90_begin_scores<T>(b, at, s);
+        sm90_end_scores<T, 0>(b, at, s);
+        if (T::ORDERED)
+            sm90_next_in_order(at.consumer);
+        sm90_take<T>(b, at, row, s, rows, weights);
+        sm90_rescale<T>(out, rows);
+        sm90_begin_sums<T>(b, at, weights, out);
+        const int found = sm90_is_part(at) ? sm90_found(b, at) : 0;
+        sm90_end_sums<T>(b, at, out);
+        if (found)
+            sm90_add_nonfinite<T>(b, t, at.end - (at.n + 1) * T::KEYS, row, weights, out);
+    }
+    at.tile++;
+    sm90_end<T>(b, t, map, at.consumer, row, at.whole, rows, out);
+}
+
+/* Rows of tile at.tile and of those behind it, up to one that is not plain: what that is. */
+template <class T>
+GPU_FN int sm90_attend_plain(const sm90_block &b, const CUtensorMap *map, int row, sm90_place &at) {
     const float unit = b.schedule->unit;
     float out[T::ELEMENTS];
     uint32_t weights[T::WEIGHTS];
     sm90_rows rows;
-    sm90_lacks lacks = {};
-    if (!sm90_next_rows(b, at))
-        return;
-    if (T::QUERIES == 2 && b.schedule->rotation.pairs)
-        sm90_rotate_first<T>(b, at.tile, consumer);
-    sm90_see<T>(b, at, row, lacks.seen);
+    int next = SM90_PLAIN;
+    sm90_enter<T>(b, at);
     {
         float s[T::SCORES];
         sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
@@ -229,17 +293,11 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
                       at.queries + (uint32_t)(at.tile & (T::QUERIES - 1)) * (T::QUERY_BYTES / 16),
                       at.keys_at + (uint32_t)at.keys.stage * (T::KEY_BYTES / 16));
         sm90_products_end();
-        sm90_products_wait<0>();
-        sm90_settle(s);
-        sm90_arrive_if(SM90_BARRIER(b, keys_free, at.keys.stage), at.leads);
-        sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads && at.tiles == 1);
-        sm90_step(at.keys);
-        sm90_take_first<T>(b, at, s, lacks, rows, weights);
+        sm90_end_scores<T, 0>(b, at, s);
+        sm90_take_first<T>(b, at, row, s, rows, weights);
     }
-    sm90_rows before = rows;
-    int old = -1; /* rows of the block that are summed and not stored, and what they had */
     for (;;) {
-        if (old < 0 && at.n + 1 >= at.right && at.n + 1 < at.whole_end && !at.careful) {
+        if (at.n + 1 >= at.right && at.n + 1 < at.whole_end) {
 #pragma unroll 1
             do {
                 at.n++;
@@ -247,66 +305,50 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
                 at.adds = 1;
             } while (at.n + 1 < at.whole_end);
         }
-        /* beside or within what is seen in part, or the first tile of the next rows */
-        const int lacks_some = at.careful && sm90_is_part(at), ends = at.n + 1 == at.tiles;
-        sm90_seen seen[2] = {lacks.seen[0], lacks.seen[1]};
+        const int ends = at.n + 1 == at.tiles;
         at.n++;
-        if (T::QUERIES == 1 && ends) {
+        if (ends)
             at.tile++;
+        if (T::QUERIES == 1 && ends) {
             sm90_rescale<T>(out, rows);
             sm90_begin_sums<T>(b, at, weights, out);
-            const int more = sm90_next_rows(b, at);
-            sm90_finish_sums<T>(b, at, lacks, lacks_some, weights, out);
-            if (!more)
+            next = sm90_next_rows(b, at);
+            sm90_end_sums<T>(b, at, out);
+            if (next != SM90_PLAIN)
                 break;
-            sm90_change_rows<T>(b, map, consumer, row, at, lacks, rows, weights, out);
+            sm90_change_rows<T>(b, map, row, at, rows, weights, out);
             continue;
         }
-        if (ends) {
-            at.tile++;
-            if (!sm90_next_rows(b, at))
-                break;
-        }
-        float s[T::SCORES], minus[2];
-        sm90_begin_scores<T>(b, at, s);
-        const int names = old < 0; /* or while rows end */
-        if (T::ORDERED && !names)
-            sm90_next_in_order(consumer);
-        if (old >= 0)
-            sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
-        else
-            sm90_rescale<T>(out, rows);
-        sm90_begin_sums<T>(b, at, weights, out);
-        if (ends)
-            sm90_see<T>(b, at, row, seen);
-        sm90_end_scores<T, 1>(b, at, s);
-        if (T::ORDERED && names)
-            sm90_next_in_order(consumer);
-        before = rows;
-        old = ends ? lacks.tile : -1;
-        const int base = at.end - (at.n + 1) * T::KEYS;
-        const int are_near = sm90_near<T>(b.cap, s);
-        if (sm90_is_part(at))
-            sm90_hide(s, seen, base);
-        if (ends)
-            sm90_begin(rows, b.schedule->lowest);
-        sm90_maximum<T>(s, rows, minus, unit, b.cap);
-        sm90_finish_sums<T>(b, at, lacks, lacks_some, weights, out);
-        sm90_cap_part<T>(b, at, seen, base, are_near, s);
-        sm90_exponentiate<T>(s, rows, minus, unit, weights);
-        at.adds = !ends;
-        lacks = {at.tile, base, {seen[0], seen[1]}};
+        if (ends && (next = sm90_next_rows(b, at)) != SM90_PLAIN)
+            break;
+        sm90_some<T>(b, map, row, ends, at, rows, weights, out);
     }
     if (T::QUERIES == 2) {
-        if (old >= 0)
-            sm90_end<T>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
-        else
-            sm90_rescale<T>(out, rows);
+        sm90_rescale<T>(out, rows);
         sm90_begin_sums<T>(b, at, weights, out);
-        const int was_part = at.n - 1 < at.right || at.n - 1 >= at.whole_end;
-        sm90_finish_sums<T>(b, at, lacks, at.careful && was_part, weights, out);
+        sm90_end_sums<T>(b, at, out);
     }
-    sm90_end<T>(b, &b.header->tile[lacks.tile % SM90_KNOWN], map, consumer, rows, out);
+    sm90_end<T>(b, sm90_rows_at(b, at.tile - 1), map, at.consumer, row, at.whole, rows, out);
+    return next;
+}
+
+/* All tiles of the block from at.tile on, which the next one ends. */
+template <class T>
+GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, sm90_place &at) {
+    const int thread = (int)threadIdx.x & 127,
+              row = at.consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
+    int next = sm90_next_rows(b, at);
+    if (T::QUERIES == 2 && next != SM90_NONE && b.schedule->rotation.pairs)
+        sm90_rotate_first<T>(b, at.tile, at.consumer);
+#pragma unroll 1
+    while (next != SM90_NONE) {
+        if (next == SM90_PLAIN) {
+            next = sm90_attend_plain<T>(b, map, row, at);
+        } else {
+            sm90_attend_cleaned<T>(b, map, row, at);
+            next = sm90_next_rows(b, at);
+        }
+    }
 }
 
 /* All tiles of the block, then those that are computed again. */
@@ -314,7 +356,7 @@ template <class T>
 GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consumer) {
     sm90_place at = {};
     at.consumer = consumer;
-    at.leads = threadIdx.x % 128 == 0;
+    at.leads = sm90_again(threadIdx.x % 128 == 0);
     at.queries = sm90_matrix(sm90_queries<T>(b, 0) + (uint32_t)consumer * 8192, 16);
     at.keys_at = sm90_matrix(sm90_keys<T>(b, 0), 16);
     at.values_at = sm90_matrix(sm90_values<T>(b, 0), T::KEYS * 128);
@@ -322,7 +364,7 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
         sm90_next_in_order(consumer);
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-        sm90_attend<T>(b, map, consumer, at);
+        sm90_attend<T>(b, map, at);
         if (at.leads) /* copies have no order, and what is computed again goes where these go */
             sm90_stores_done();
         sm90_group_barrier(consumer);

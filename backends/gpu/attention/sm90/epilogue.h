@@ -19,26 +19,48 @@ GPU_FN void sm90_begin(sm90_rows &rows, float lowest) {
     rows.sum[0] = rows.sum[1] = 0.0f;
 }
 
-/* The factor of a row's elements, and its lse; of a row that is not there, 0. */
-GPU_FN float sm90_factor(const sm90_block &b, const sm90_tile *t, int row, float most, float sum,
-                         float *lse) {
-    float kept = 1.0f;
-    sum = sum + __shfl_xor_sync(~0u, sum, 1);
-    sum = sum + __shfl_xor_sync(~0u, sum, 2);
-    most = most * b.schedule->unit;
-    if (b.schedule->has_sinks && row < t->rows)
-        kept = gpu_join_sink<false>(b.p->sink_dtype, b.call->sinks,
-                                    t->head + (row & ((1 << b.schedule->pack) - 1)), &most, &sum);
-    *lse = (most + sm90_log2(sum)) * GPU_LN_2;
-    return sum == 0.0f || row >= t->rows ? 0.0f : kept * sm90_reciprocal(sum);
+/* Takes a row's sink into its factor, and stores its lse. */
+GPU_FN void sm90_end_row(const sm90_block &b, const sm90_tile *t, int row, float most, float sum,
+                         float *factor) {
+    row = sm90_again(row);
+    const int pack = b.schedule->pack, head = row & ((1 << pack) - 1);
+    if (row >= t->rows)
+        return;
+    if (b.schedule->has_sinks)
+        *factor =
+            gpu_join_sink<false>(b.p->sink_dtype, b.call->sinks, t->head + head, &most, &sum) *
+            (sum == 0.0f ? 0.0f : sm90_reciprocal(sum));
+    if (threadIdx.x % 4 == 0 && t->lse)
+        t->lse[(row >> pack) * b.schedule->lse_stride[1] + head * b.schedule->lse_stride[2]] =
+            (most + sm90_log2(sum)) * GPU_LN_2;
 }
 
-/* Behind the fence of a tile's results, which would wait for it. */
-GPU_FN void sm90_store_lse(const sm90_block &b, const sm90_tile *t, int row, float lse) {
-    const int pack = b.schedule->pack;
-    if (threadIdx.x % 4 == 0 && t->lse && row < t->rows)
-        t->lse[(row >> pack) * b.schedule->lse_stride[1] +
-               (row & ((1 << pack) - 1)) * b.schedule->lse_stride[2]] = lse;
+/* A thread's two rows as they end: logits' maxima, sums of all weights, and what elements are
+ * multiplied by, which is 0 where a row sees no key. */
+struct sm90_ended {
+    float most[2], sum[2], factor[2];
+};
+
+GPU_FN sm90_ended sm90_sum_rows(const sm90_block &b, const sm90_rows &rows) {
+    sm90_ended ended;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = rows.sum[h] + __shfl_xor_sync(~0u, rows.sum[h], 1);
+        sum = sum + __shfl_xor_sync(~0u, sum, 2);
+        ended.most[h] = rows.most[h] * b.schedule->unit;
+        ended.sum[h] = sum;
+        ended.factor[h] = sum == 0.0f ? 0.0f : sm90_reciprocal(sum);
+    }
+    return ended;
+}
+
+/* Takes in sinks, and stores lse: most calls have neither, and one branch passes them by. row: the
+ * thread's first. */
+GPU_FN void sm90_end_rows(const sm90_block &b, const sm90_tile *t, int row, sm90_ended &ended) {
+    if (b.schedule->has_sinks || b.schedule->lse)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            sm90_end_row(b, t, row + 8 * h, ended.most[h], ended.sum[h], &ended.factor[h]);
 }
 
 /* Element 0 of a row's result. */
@@ -64,42 +86,40 @@ GPU_FN void sm90_copy_rows(const sm90_block &b, const sm90_tile *t, int consumer
     }
 }
 
-/* Divides and rounds elements of both rows in columns 8 j to 8 j + 15. */
+/* Divides and rounds elements of both rows in columns 8 j to 8 j + 15; a row without keys has 0,
+ * not -0. nothing: NaN where a row has an element that is not finite, else 0. */
 template <class T>
 GPU_FN void sm90_round(const float (&out)[T::ELEMENTS], const float (&factor)[2], int j,
-                       uint32_t (&two)[4], uint32_t (&largest)[4]) {
+                       uint32_t (&two)[4], uint32_t (&nothing)[2]) {
 #pragma unroll
-    for (int k = 0; k < 4; k++)
-        two[k] = sm90_join<T::DTYPE>(out[4 * j + 2 * k] * factor[k & 1],
-                                     out[4 * j + 2 * k + 1] * factor[k & 1]);
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        largest[k] = sm90_largest<T::DTYPE>(largest[k], two[k]);
+    for (int k = 0; k < 4; k++) {
+        two[k] = sm90_join<T::DTYPE>(fmaf(out[4 * j + 2 * k], factor[k & 1], 0.0f),
+                                     fmaf(out[4 * j + 2 * k + 1], factor[k & 1], 0.0f));
+        nothing[k & 1] = sm90_add_nothing<T::DTYPE>(nothing[k & 1], two[k]);
+    }
 }
 
 /* Stores through shared memory; the copy is waited for at the end of the next rows. */
 template <class T>
 GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
-                            const float (&factor)[2], const float (&out)[T::ELEMENTS]) {
+                            int row, int whole, const float (&factor)[2],
+                            const float (&out)[T::ELEMENTS]) {
     const int thread = (int)threadIdx.x & 127, lane = thread % 32, pack = b.schedule->pack,
               r = thread / 32 * 16 + lane % 16, c = lane / 16;
-    uint32_t largest[4] = {};
+    uint32_t nothing[2] = {};
     if (thread == 0)
         sm90_stores_read();
     sm90_group_barrier(consumer);
 #pragma unroll
     for (int j = 0; j < T::V_DIM / 8; j += 2) {
         uint32_t two[4];
-        sm90_round<T>(out, factor, j, two, largest);
+        sm90_round<T>(out, factor, j, two, nothing);
         sm90_store_matrices(sm90_results<T>(b, consumer) + sm90_chunk(64, r, j + c), two[0], two[1],
                             two[2], two[3]);
     }
     sm90_writes_known();
-    for (int k = 1; k < 4; k++)
-        largest[0] = sm90_largest<T::DTYPE>(largest[0], largest[k]);
-    sm90_tell_again(b, t, !sm90_nonfinite<T::DTYPE>(largest[0]));
     sm90_group_barrier(consumer);
-    if (t->rows < SM90_ROWS) {
+    if (!whole) {
         sm90_copy_rows<T>(b, t, consumer);
         sm90_group_barrier(consumer);
     } else if (thread == 0) {
@@ -107,6 +127,7 @@ GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap
                          {t->head, t->q_token + (consumer * 64 >> pack), t->q_row}, T::V_DIM / 64,
                          64);
     }
+    sm90_tell_again(b, t, row, nothing);
 }
 
 /* Stores straight from registers. Lanes exchange pairs of two elements, so that four of them write
@@ -117,11 +138,11 @@ GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const f
     const int lane = (int)threadIdx.x % 4, odd = lane & 1;
     char *const to[2] = {sm90_result(b, t, row) + 4 * (lane + 3 * odd),
                          sm90_result(b, t, row + 8) + 4 * (lane + 3 * odd)};
-    uint32_t largest[4] = {};
+    uint32_t nothing[2] = {};
 #pragma unroll
     for (int j = 0; j < T::V_DIM / 8; j += 2) {
         uint32_t two[4];
-        sm90_round<T>(out, factor, j, two, largest);
+        sm90_round<T>(out, factor, j, two, nothing);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t kept = odd ? two[h + 2] : two[h],
@@ -130,33 +151,27 @@ GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const f
                 *(uint2 *)(void *)(to[h] + 16 * j) = odd ? uint2{got, kept} : uint2{kept, got};
         }
     }
-    for (int k = 1; k < 4; k++)
-        largest[0] = sm90_largest<T::DTYPE>(largest[0], largest[k]);
-    sm90_tell_again(b, t, !sm90_nonfinite<T::DTYPE>(largest[0]));
+    sm90_tell_again(b, t, row, nothing);
 }
 
-/* Ends rows: divides, rounds and stores. */
+/* Divides, rounds and stores rows. whole: all of the tile are there. */
 template <class T>
-GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
-                     const sm90_rows &rows, float (&out)[T::ELEMENTS]) {
-    const int thread = (int)threadIdx.x & 127,
-              row = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
-    float factor[2], lse[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        factor[h] = sm90_factor(b, t, row + 8 * h, rows.most[h], rows.sum[h], &lse[h]);
-    if (__any_sync(~0u, factor[0] == 0.0f || factor[1] == 0.0f))
-#pragma unroll
-        for (int i = 0; i < T::ELEMENTS; i++)
-            out[i] = factor[i >> 1 & 1] == 0.0f ? 0.0f : out[i]; /* else -0, or NaN */
+GPU_FN void sm90_store(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
+                       int row, int whole, const float (&factor)[2],
+                       const float (&out)[T::ELEMENTS]) {
     if (T::QUERIES == 2)
-        sm90_store_tile<T>(b, t, map, consumer, factor, out);
+        sm90_store_tile<T>(b, t, map, consumer, row, whole, factor, out);
     else
         sm90_store_pairs<T>(b, t, row, factor, out);
-    if (b.schedule->lse)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            sm90_store_lse(b, t, row + 8 * h, lse[h]);
+}
+
+/* Ends rows. */
+template <class T>
+GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
+                     int row, int whole, const sm90_rows &rows, const float (&out)[T::ELEMENTS]) {
+    sm90_ended ended = sm90_sum_rows(b, rows);
+    sm90_end_rows(b, t, row, ended);
+    sm90_store<T>(b, t, map, consumer, row, whole, ended.factor, out);
 }
 
 #endif

@@ -102,6 +102,7 @@ typedef struct sm90_schedule {
     int32_t shares;           /* heads of q that read a key head */
     int32_t pack;             /* the power of 2 that is so many heads' rows side by side */
     int32_t tokens, k_tokens; /* of all sequences; tokens -1: they differ, and the call is read */
+    int32_t early;            /* blocks find a tile when the one before begins */
     int32_t page;             /* keys of a copy from a page of a table; 0: keys lie in order */
     sm90_mask mask;
     float unit;   /* what makes scores logits of base 2 */

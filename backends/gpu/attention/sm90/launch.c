@@ -8,7 +8,11 @@
 #include "common/math/attention.h"
 
 /* Tiles are dealt where no block has more of them. */
-enum { ROUNDS = 2 };
+enum { ROUNDS = 4 };
+
+/* Where blocks have so many tiles on average, they find them early. Of fewer ones, a tile that is
+ * given out early keeps another block from it. */
+enum { MANY_ROUNDS = 12 };
 
 static gpuError_t launch_angles(const gpu_sm90_call *l, int early) {
     const rope_problem *r = &l->problem->rope;
@@ -130,6 +134,7 @@ static gpuError_t attend(const gpu_sm90_call *l, int first) {
         return cudaErrorInvalidValue;
     if (schedule.tiles <= ROUNDS * l->multiprocessors)
         schedule.tickets = NULL;
+    schedule.early = !schedule.tickets || schedule.tiles >= MANY_ROUNDS * l->multiprocessors;
     const int rotates = schedule.rotation.pairs > 0,
               resets = schedule.tickets && !(rotates && first);
     if (error == gpuSuccess && resets)

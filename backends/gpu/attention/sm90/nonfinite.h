@@ -8,8 +8,14 @@
 
 /* --- what is told --- */
 
-/* A warp lists a tile of rows to be computed again, if it has keys that not all rows see. */
-GPU_FN void sm90_tell_again(const sm90_block &b, sm90_tile *t, int is_finite) {
+/* A warp lists a tile of rows to be computed again, if it has keys that not all rows see and one of
+ * the rows that are there is not finite. nothing: not 0 where a thread's rows are not, of which
+ * `row` is the first. */
+GPU_FN void sm90_tell_again(const sm90_block &b, sm90_tile *t, int row,
+                            const uint32_t (&nothing)[2]) {
+    if (!__any_sync(~0u, nothing[0] | nothing[1]))
+        return;
+    const int is_finite = (!nothing[0] || row >= t->rows) && (!nothing[1] || row + 8 >= t->rows);
     if (__all_sync(~0u, is_finite) || threadIdx.x % 32 || t->whole == t->tiles || t->careful ||
         atomicExch(&t->careful, (int)SM90_TOLD))
         return;
@@ -51,13 +57,6 @@ GPU_FN int sm90_clean_values(uint32_t values, int first, int end, int thread, in
 
 /* --- what is added --- */
 
-/* The last tile of keys, whose product may lack something: rows of the block, its first key, and
- * what the thread's rows see. */
-struct sm90_lacks {
-    int tile, base;
-    sm90_seen seen[2];
-};
-
 /* Element 0 of a key's value. */
 GPU_FN const char *sm90_value(const sm90_block &b, const sm90_tile *t, int64_t key) {
     const rope_append_operand *v = &b.call->v;
@@ -97,14 +96,16 @@ GPU_FN void sm90_add_key(const sm90_block &b, const sm90_tile *t, int64_t key,
     }
 }
 
-/* Adds what was taken out of a tile of values. */
+/* Adds what was taken out of a tile of values, whose first key is `base`. row: the thread's first.
+ */
 template <class T>
-GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_lacks &lacks,
+GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_tile *t, int base, int row,
                                const uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
-    const sm90_tile *t = &b.header->tile[lacks.tile % SM90_KNOWN];
+    sm90_seen seen[2];
+    sm90_see_rows(b, t, row, seen);
 #pragma unroll 1
     for (int k = 0; k < T::KEYS; k++) {
-        const int key = lacks.base + k;
+        const int key = base + k;
         float weight[2];
         int sees[2];
 #pragma unroll
@@ -115,7 +116,7 @@ GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_lacks &lacks,
                 sm90_take_if(two, weights[2 * n + h], n == k / 8);
             two = __shfl_sync(~0u, two, (int)threadIdx.x % 32 / 4 * 4 + k % 8 / 2);
             weight[h] = gpu_widen<T::DTYPE>((uint16_t)(two >> 16 * (k & 1)));
-            sees[h] = key >= lacks.seen[h].first && key < lacks.seen[h].end;
+            sees[h] = key >= seen[h].first && key < seen[h].end;
         }
         if (sees[0] || sees[1])
             sm90_add_key<T>(b, t, key, weight, sees, out);

@@ -101,10 +101,10 @@ GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, 
     sm90_copy<T, T::V_DIM / 64>(b, sm90_values<T>(b, n % 2), maps.v, barrier, share);
 }
 
-/* Tiles of keys ahead of a tile's end at which the next one is found: one that was given out
- * earlier would keep another block from it. Those that rotate its queries need more. */
+/* Tiles of keys ahead of a tile's end at which the next one is found, unless that is early: one
+ * that was given out earlier would keep another block from it. Rotations take longer. */
 GPU_FN int sm90_ahead(const sm90_block &b) {
-    return b.schedule->rotation.pairs ? 5 : 3;
+    return b.schedule->early ? SM90_FAR : b.schedule->rotation.pairs ? 5 : 3;
 }
 
 GPU_FN void sm90_want(const sm90_block &b, int n) {
@@ -125,7 +125,8 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
     sm90_share values = {};
     for (; more; n++) {
         const volatile sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
-        const int tiles = t->tiles, end = t->end, last = tiles - sm90_ahead(b);
+        const int tiles = t->tiles, end = t->end,
+                  sends = max(tiles - sm90_ahead(b) + 1, min(1, tiles - 1));
         sm90_box keys = {t->head / b.schedule->shares, t->k_token, t->k_row};
         keys.token += (t->first + tiles - 1) * T::KEYS;
         sm90_share next = sm90_share_of<T>(b, keys, end);
@@ -142,9 +143,9 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
             values = share;
             waits = 1;
             sent++;
-            if (j == max(last, 0))
+            if (j == max(sends - 1, 0))
                 sm90_want(b, n + 1);
-            if (T::QUERIES == 2 && j == max(last + 1, min(1, tiles - 1)))
+            if (T::QUERIES == 2 && j == sends)
                 more = sm90_send_queries<T>(b, maps, n + 1);
             if (T::QUERIES == 1 && j == 0)
                 (void)sm90_send_queries<T>(b, maps, n);
@@ -279,8 +280,10 @@ template <class T> GPU_FN int sm90_help(const sm90_block &b, int n, int &taken, 
         }
         taken += is_end ? 0 : t->tiles;
         sm90_helpers_barrier();
-        if (thread == 0) /* both warps have read the tile */
+        if (thread == 0) { /* both warps have read the tile; consumers may be behind */
+            sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
             sm90_arrive(SM90_BARRIER(b, queries_free, n % 2));
+        }
         if (is_end)
             return n;
     }

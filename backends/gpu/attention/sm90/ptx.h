@@ -180,14 +180,13 @@ template <int DTYPE> GPU_FN uint32_t sm90_join(float low, float high) {
     return two;
 }
 
-/* The larger absolute value of two pairs, element by element, with some sign; NaN where one is. */
-template <int DTYPE> GPU_FN uint32_t sm90_largest(uint32_t a, uint32_t b) {
-    uint32_t two;
+/* sum + 0 * two, which is 0 where that of sum is and elements of a pair are finite, else NaN. */
+template <int DTYPE> GPU_FN uint32_t sm90_add_nothing(uint32_t sum, uint32_t two) {
     if (DTYPE == ROPE_BF16)
-        asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(two) : "r"(a), "r"(b));
+        asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(two), "r"(0));
     else
-        asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(two) : "r"(a), "r"(b));
-    return two;
+        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(two), "r"(0));
+    return sum;
 }
 
 /* Bits 15 and 31: whether an element of a pair is not finite. */
@@ -202,6 +201,13 @@ GPU_FN void sm90_store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
                  "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
+}
+
+/* x, of which the compiler does not know that it is the same as before: what follows from it is
+ * computed where it is needed, and takes no registers of loops around. */
+GPU_FN int sm90_again(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 /* x, which is equal in all lanes, in a way that the compiler knows it to be the same: loops and

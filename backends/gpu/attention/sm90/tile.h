@@ -160,18 +160,33 @@ struct sm90_seen {
     int first, end;
 };
 
-/* As rope_keys_seen() without a tree or a ring. count: keys that are there; k_index: the first
- * one's index, by which chunks count. */
-GPU_FN sm90_seen sm90_seen_of(const sm90_mask &m, int index, int count, int k_index) {
-    int first = max(index - m.before, 0), end = min(index + m.behind + 1, count);
-    if (m.chunk < SM90_FAR) {
-        const int whole = index + k_index,
-                  begin = (whole - (whole < 0 ? m.chunk - 1 : 0)) / m.chunk * m.chunk - k_index;
-        first = max(first, begin);
-        end = min(end, begin + m.chunk);
+/* What two rows see, as rope_keys_seen() without a tree or a ring. count: keys that are there;
+ * k_index: the first one's index, by which chunks count. */
+GPU_FN void sm90_see(const sm90_mask &m, const int (&index)[2], int count, int k_index,
+                     sm90_seen (&seen)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        seen[h] = {max(index[h] - m.before, 0), min(index[h] + m.behind + 1, count)};
+    if (m.chunk < SM90_FAR)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int whole = index[h] + k_index,
+                      begin = (whole - (whole < 0 ? m.chunk - 1 : 0)) / m.chunk * m.chunk - k_index;
+            seen[h] = {max(seen[h].first, begin), min(seen[h].end, begin + m.chunk)};
+        }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        seen[h].first = min(seen[h].first, count);
+        seen[h].end = max(seen[h].first, seen[h].end);
     }
-    first = min(first, count);
-    return {first, max(first, end)};
+}
+
+/* What a thread's rows of a tile see: `row` and the eighth behind it. */
+GPU_FN void sm90_see_rows(const sm90_block &b, const sm90_tile *t, int row, sm90_seen (&seen)[2]) {
+    const int4 rows = *(const int4 *)(const void *)&t->head;
+    const int pack = b.schedule->pack;
+    sm90_see(b.schedule->mask, {rows.z + (row >> pack), rows.z + ((row + 8) >> pack)}, rows.w,
+             t->k_index, seen);
 }
 
 /* Which tiles of keys rows see, of which the first row and the last one see these. */
@@ -250,8 +265,9 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_
     if (order.lse)
         t->lse += t->q_row * order.lse_stride[0] + t->q_token * order.lse_stride[1] +
                   t->head * order.lse_stride[2];
-    sm90_count_keys<T>(t, sm90_seen_of(order.mask, t->index, t->end, t->k_index),
-                       sm90_seen_of(order.mask, t->index + queries - 1, t->end, t->k_index));
+    sm90_seen seen[2];
+    sm90_see(order.mask, {t->index, t->index + queries - 1}, t->end, t->k_index, seen);
+    sm90_count_keys<T>(t, seen[0], seen[1]);
     return 1;
 }
 
