@@ -152,10 +152,12 @@ __attribute__((noinline)) static void emulated_mma(float *c, const uint32_t *a, 
     const int thread = (int)threadIdx.x, lane = emulated_tile_lane(),
               copy = GPU_OPERAND_COPIES > 1 ? lane / 16 : 0;
     emulated_product *p = &products[emulated_turns[thread]++ % 2][thread / GPU_TILE_LANES];
+#pragma GCC unroll 16
     for (int i = 0; i < EMULATED_A; i++) {
         const emulated_place at = emulated_a(lane, i);
         p->a[copy][at.row][at.column] = emulated_element<DTYPE>(a, i);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < EMULATED_B; i++) {
         const emulated_place at = emulated_b(lane, i);
         p->b[copy][at.row][at.column] = emulated_element<DTYPE>(b, i);
@@ -164,6 +166,7 @@ __attribute__((noinline)) static void emulated_mma(float *c, const uint32_t *a, 
     gpu_warp_barrier();
     if (!p->is_done)
         emulated_multiply(p);
+#pragma GCC unroll 16
     for (int i = 0; i < 16 * EMULATED_COLUMNS / GPU_TILE_LANES; i++) {
         const emulated_place at = emulated_sum(lane, i);
         c[i] += p->sum[at.row][at.column];
