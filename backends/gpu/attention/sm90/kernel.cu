@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
 
 #define SM90_KERNELS(...)                                                                          \
     {                                                                                              \
-        GPU_KERNEL((gpu_attention_sm90<ROPE_F16, __VA_ARGS__>)),                                   \
-            GPU_KERNEL((gpu_attention_sm90<ROPE_BF16, __VA_ARGS__>))                               \
+        GPU_KERNEL((gpu_attention_sm90<GPU_SM90_F16, __VA_ARGS__>)),                               \
+            GPU_KERNEL((gpu_attention_sm90<GPU_SM90_BF16, __VA_ARGS__>))                           \
     }
 const void *const gpu_attention_sm90_kernels[SM90_HEADS][2] = {
     SM90_KERNELS(64, 64), SM90_KERNELS(128, 128), SM90_KERNELS(192, 128), SM90_KERNELS(256, 256)};
@@ -144,6 +144,7 @@ const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2] = {
     SM90_KERNELS(192, 128, sm90_cap), SM90_KERNELS(256, 256, sm90_cap)};
 const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, sm90_norm);
 const void *const gpu_attention_sm90_keys_kernels[2] = {
-    GPU_KERNEL(gpu_attention_sm90_keys<ROPE_F16>), GPU_KERNEL(gpu_attention_sm90_keys<ROPE_BF16>)};
+    GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_F16>),
+    GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_BF16>)};
 const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
 const void *const gpu_attention_sm90_angles_kernel = GPU_KERNEL(gpu_attention_sm90_angles);

@@ -238,4 +238,5 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
 
 #define KERNELS(dtype)                                                                             \
     { GPU_KERNEL(gpu_attention_latent<dtype>), GPU_KERNEL(gpu_attention_latent_join<dtype>) }
-const void *const gpu_attention_sm90_latent_kernels[2][2] = {KERNELS(ROPE_F16), KERNELS(ROPE_BF16)};
+const void *const gpu_attention_sm90_latent_kernels[2][2] = {KERNELS(GPU_SM90_F16),
+                                                             KERNELS(GPU_SM90_BF16)};

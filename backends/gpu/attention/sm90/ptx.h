@@ -7,6 +7,16 @@
 
 #include <cuda.h>
 
+/* Types of kernels for sm_90a. -DGPU_SM90_TYPE=TYPE: both are that one, which compiles in half the
+ * time, for checks of what a compiler makes of them; it is for no call. */
+#ifdef GPU_SM90_TYPE
+#define GPU_SM90_F16 GPU_SM90_TYPE
+#define GPU_SM90_BF16 GPU_SM90_TYPE
+#else
+#define GPU_SM90_F16 ROPE_F16
+#define GPU_SM90_BF16 ROPE_BF16
+#endif
+
 /* --- barriers --- */
 
 /* The address of a field of a block's header, 8 bytes an element. */

@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(SM90_JOINT_THREADS)
 }
 
 #define SM90_TWO(kernel, dim)                                                                      \
-    { GPU_KERNEL(kernel<ROPE_F16, dim>), GPU_KERNEL(kernel<ROPE_BF16, dim>) }
+    { GPU_KERNEL(kernel<GPU_SM90_F16, dim>), GPU_KERNEL(kernel<GPU_SM90_BF16, dim>) }
 #define SM90_THREE(dim)                                                                            \
     {                                                                                              \
         SM90_TWO(gpu_backward_sm90_joint_stats, dim), SM90_TWO(gpu_backward_sm90_joint, dim),      \

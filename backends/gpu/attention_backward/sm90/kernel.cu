@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_keys(
     { GPU_KERNEL(kernel<dtype, dim, 0, cap>), GPU_KERNEL(kernel<dtype, dim, 1, cap>) }
 #define SM90_OF_CAP(kernel, cap)                                                                   \
     {                                                                                              \
-        {SM90_PAIR(kernel, ROPE_F16, 64, cap), SM90_PAIR(kernel, ROPE_BF16, 64, cap)}, {           \
-            SM90_PAIR(kernel, ROPE_F16, 128, cap), SM90_PAIR(kernel, ROPE_BF16, 128, cap)          \
+        {SM90_PAIR(kernel, GPU_SM90_F16, 64, cap), SM90_PAIR(kernel, GPU_SM90_BF16, 64, cap)}, {   \
+            SM90_PAIR(kernel, GPU_SM90_F16, 128, cap), SM90_PAIR(kernel, GPU_SM90_BF16, 128, cap)  \
         }                                                                                          \
     }
 #define SM90_KERNELS(kernel)                                                                       \

@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(SM90_THREADS, 1) gpu_backward_sm90_wide_keys(
     }
 #define SM90_PAIRS(kernel, dim, cap, ...)                                                          \
     {                                                                                              \
-        SM90_PAIR(kernel, ROPE_F16, dim, cap, __VA_ARGS__),                                        \
-            SM90_PAIR(kernel, ROPE_BF16, dim, cap, __VA_ARGS__)                                    \
+        SM90_PAIR(kernel, GPU_SM90_F16, dim, cap, __VA_ARGS__),                                    \
+            SM90_PAIR(kernel, GPU_SM90_BF16, dim, cap, __VA_ARGS__)                                \
     }
 #define SM90_KERNELS(kernel, ...)                                                                  \
     {                                                                                              \

@@ -9,10 +9,10 @@
     }
 #define KERNELS(codes)                                                                             \
     {                                                                                              \
-        {KERNELS_OF(ROPE_F16, SM90_DECODE_DIM_OF(0), codes),                                       \
-         KERNELS_OF(ROPE_F16, SM90_DECODE_DIM_OF(1), codes)},                                      \
-            {KERNELS_OF(ROPE_BF16, SM90_DECODE_DIM_OF(0), codes),                                  \
-             KERNELS_OF(ROPE_BF16, SM90_DECODE_DIM_OF(1), codes)},                                 \
+        {KERNELS_OF(GPU_SM90_F16, SM90_DECODE_DIM_OF(0), codes),                                   \
+         KERNELS_OF(GPU_SM90_F16, SM90_DECODE_DIM_OF(1), codes)},                                  \
+            {KERNELS_OF(GPU_SM90_BF16, SM90_DECODE_DIM_OF(0), codes),                              \
+             KERNELS_OF(GPU_SM90_BF16, SM90_DECODE_DIM_OF(1), codes)},                             \
     }
 const void *const gpu_decode_sm90_codes[2][SM90_DECODE_DIMS][SM90_DECODE_CODES] =
     KERNELS(SM90_DECODE_E4M3_I8);
