@@ -46,9 +46,10 @@ static double *gather(const sequence *q, int32_t tensor, int64_t i, int64_t head
     const int64_t dim = q->dim[tensor], one = tensor == GRADIENT_Q, n = one ? 1 : q->count[tensor],
                   h = head_of(q, tensor, head);
     double *list = malloc((size_t)(n * dim + 1) * sizeof *list);
-    for (int64_t e = 0; e < n * dim; e++) {
-        const int64_t at = ((one ? i : e / dim) * q->heads[tensor] + h) * dim + e % dim;
-        list[e] = along ? x[at] + t * along[at] : x[at];
+    for (int64_t token = 0; token < n; token++) {
+        const int64_t at = ((one ? i : token) * q->heads[tensor] + h) * dim;
+        for (int64_t e = 0; e < dim; e++)
+            list[token * dim + e] = along ? x[at + e] + t * along[at + e] : x[at + e];
     }
     return list;
 }
