@@ -38,16 +38,6 @@ static __device__ __forceinline__ int64_t gpu_own(int64_t x) {
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 
-/* Types of the kernels for sm_90a. -DGPU_SM90_TYPE=TYPE: both are that one, which compiles in half the
- * time; for checks of what a compiler makes of them, as no call is right. */
-#ifdef GPU_SM90_TYPE
-#define GPU_SM90_F16 GPU_SM90_TYPE
-#define GPU_SM90_BF16 GPU_SM90_TYPE
-#else
-#define GPU_SM90_F16 ROPE_F16
-#define GPU_SM90_BF16 ROPE_BF16
-#endif
-
 /* The first is compiled for launches that start early; the second where no launch does. */
 #define GPU_FOR_EARLY(early, in_order) early
 
