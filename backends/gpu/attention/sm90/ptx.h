@@ -190,6 +190,16 @@ template <int DTYPE> GPU_FN uint32_t sm90_join(float low, float high) {
     return two;
 }
 
+/* The larger absolute value of two pairs, element by element, with some sign; NaN where one is. */
+template <int DTYPE> GPU_FN uint32_t sm90_largest(uint32_t a, uint32_t b) {
+    uint32_t two;
+    if (DTYPE == ROPE_BF16)
+        asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(two) : "r"(a), "r"(b));
+    else
+        asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(two) : "r"(a), "r"(b));
+    return two;
+}
+
 /* sum + 0 * two, which is 0 where that of sum is and elements of a pair are finite, else NaN. */
 template <int DTYPE> GPU_FN uint32_t sm90_add_nothing(uint32_t sum, uint32_t two) {
     if (DTYPE == ROPE_BF16)
