@@ -283,13 +283,13 @@ static void choose_queries(test_random *r, attention_case *c, int packed) {
     a->tokens = largest(c->q_count, c->parts);
     if (c->alike || (are_equal(c->q_count, c->parts) && random_chance(r, 70)))
         return;
-    a->tokens += random_chance(r, 50) ? 0 : random_between(r, 1, 3);
+    a->tokens += c->few || random_chance(r, 50) ? 0 : random_between(r, 1, 3);
     c->args.q_lengths = reserve(c, c->parts + 1, index_size(c));
 }
 
 /* Keys of a ring that a sequence has gone round. */
 static void choose_ring(test_random *r, attention_case *c) {
-    if (!c->desc.cache || c->decode || c->provided || !random_chance(r, 25))
+    if (!c->desc.cache || c->decode || c->few || c->provided || !random_chance(r, 25))
         return;
     const int64_t most = largest(c->k_count, c->parts);
     c->desc.ring = random_between(r, 1, most + 2);
@@ -319,7 +319,8 @@ static void choose_keys(test_random *r, attention_case *c, int packed) {
         c->args.k_lengths = reserve(c, c->parts + 1, index_size(c));
     } else {
         c->args.k_tokens = kept ? kept : 1;
-        if (c->alike || (are_equal(c->k_count, c->parts) && kept && random_chance(r, 60) &&
+        const int same = are_equal(c->k_count, c->parts) && kept;
+        if (c->alike || (same && (c->few || random_chance(r, 60)) &&
                          !(c->provided && kept != c->base.args.tokens))) /* engines of each */
             return;
         c->args.k_tokens += random_chance(r, 50) ? 0 : random_between(r, 1, 3);
@@ -338,8 +339,10 @@ static void choose_pages(test_random *r, attention_case *c) {
         c->args.pages = parts + random_between(r, 0, 2);
         return;
     }
-    d->page_size = ONE_OF(r, 1, 2, 3, 8, 16, 16, 32, 64);
-    c->args.table_pages = (kept + d->page_size - 1) / d->page_size + random_between(r, 0, 2);
+    if (!c->few)
+        d->page_size = ONE_OF(r, 1, 2, 3, 8, 16, 16, 32, 64);
+    c->args.table_pages =
+        (kept + d->page_size - 1) / d->page_size + random_between(r, 0, c->few ? 0 : 2);
     c->args.table_pages += c->args.table_pages == 0;
     c->args.pages = parts * c->args.table_pages + random_between(r, 0, 3);
     int64_t step = 1, row = c->args.table_pages;
@@ -429,7 +432,7 @@ static void choose_rotated(test_random *r, attention_case *c, rope_tensor *t,
     const int of_queries = t == &c->base.args.q,
               reads = c->gradients && attention_norm(c, of_queries ? ORACLE_Q : ORACLE_K)->type,
               in_place = random_chance(r, 40) && !reads; /* what the norm's gradient reads */
-    const int writes = random_chance(r, 25);
+    const int writes = !c->few && random_chance(r, 25);
     choose_in(r, c, t, count, !(writes && in_place));
     if (writes)
         choose_out(r, c, t, count, in_place);
@@ -581,8 +584,8 @@ static void choose_caches(test_random *r, attention_case *c) {
         d->k.dim_block = d->v.dim_block = 0;
     }
     choose_pages(r, c);
-    if (latent || store_size(c, &d->k) != store_size(c, &d->v) || c->decode || c->provided ||
-        random_chance(r, 60)) {
+    if (latent || store_size(c, &d->k) != store_size(c, &d->v) || c->decode || c->few ||
+        c->provided || random_chance(r, 60)) {
         reserve_cache(r, c, ORACLE_K);
         if (!latent)
             reserve_cache(r, c, ORACLE_V);
@@ -609,14 +612,15 @@ static void choose_results(test_random *r, attention_case *c, int lse) {
     const int64_t dim = c->desc.v_head_dim ? c->desc.v_head_dim : c->base.desc.head_dim;
     const int64_t count[4] = {a->batch, a->tokens, a->q.heads, dim};
     const int64_t plain[4] = {a->tokens * a->q.heads * dim, a->q.heads * dim, dim, 1};
-    const int given = !c->provided && random_chance(r, 50);
+    const int given = !c->few && !c->provided && random_chance(r, 50);
     if (given)
         case_choose_strides(r, count, c->args.out.stride);
     if (given && random_chance(r, 10))
         c->args.out.stride[0] = -c->args.out.stride[0];
     c->args.out.data = (void *)(uintptr_t)case_reserve_view(
         &c->base, oracle_dtype_size(c->base.desc.dtype), count, given ? c->args.out.stride : plain);
-    if (random_chance(r, c->provided && a->tokens == 1 ? 90 : 40) && !lse) /* few have one there */
+    const int none = c->provided && a->tokens == 1 ? 90 : 40; /* few have one there */
+    if (!c->few && random_chance(r, none) && !lse)
         return;
     int64_t *stride = c->args.lse_stride, extent = a->batch * a->tokens * a->q.heads;
     const int lengths = a->sequences || c->args.q_lengths || c->args.k_lengths,
@@ -659,6 +663,51 @@ static void choose_defaults(test_random *r, attention_case *c) {
         c->base.args.position_flag = reserve(c, 1, 4);
 }
 
+/* Rows of few queries, some of fewer than the call's, whose keys end within pages and at multiples
+ * of 16, and are once so many that kernels split them. */
+static void choose_few(test_random *r, attention_case *c) {
+    enum { PARTS = 3 };
+    static const struct {
+        int64_t dim, page_size, window, sinks, k_heads, group, q_count[PARTS], k_count[PARTS];
+    } rows[ATTENTION_FEW_ROWS] = {
+        {128, 16, 0, 0, 1, 8, {1, 1, 1}, {64, 77, 1}},
+        {64, 48, 0, ROPE_F32, 2, 4, {3, 1, 2}, {96, 200, 5}},
+        {128, 32, 40, 0, 1, 2, {8, 3, 0}, {160, 161, 30}},
+        {128, 0, 0, ROPE_F32, 1, 2, {8, 8, 8}, {33, 48, 20}},
+        {64, 0, 20, 0, 2, 3, {1, 1, 1}, {100, 100, 100}},
+        {128, 0, 0, 0, 1, 4, {2, 3, 0}, {80, 47, 16}},
+        {128, 16, 0, 0, 1, 3, {3, 1, 2}, {750, 16, 400}},
+        {64, 16, 0, ROPE_F32, 1, 4, {8, 5, 1}, {112, 111, 17}},
+    };
+    const int64_t i = c->base.index % ATTENTION_FEW_ROWS;
+    rope_desc *rope = &c->base.desc;
+    rope->dtype = i & 1 ? ROPE_F16 : ROPE_BF16;
+    rope->head_dim = (int32_t)rows[i].dim;
+    rope->position_dtype = (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64);
+    c->desc.rotation = ROPE_ATTENTION_ROTATE_Q;
+    c->desc.window = rows[i].window;
+    c->desc.sink_dtype = (int32_t)rows[i].sinks;
+    c->desc.cache = rows[i].page_size ? ROPE_CACHE_TABLE : 0;
+    c->desc.page_size = rows[i].page_size;
+    c->desc.table_dtype = c->desc.cache ? (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64) : 0;
+    c->base.args.k.heads = rows[i].k_heads;
+    c->base.args.q.heads = rows[i].k_heads * rows[i].group;
+    c->parts = PARTS;
+    memcpy(c->q_count, rows[i].q_count, sizeof rows[i].q_count);
+    memcpy(c->k_count, rows[i].k_count, sizeof rows[i].k_count);
+}
+
+static void choose_sizes(test_random *r, attention_case *c, const attention_wish *wish) {
+    choose_desc(r, c);
+    if (wish->provided)
+        choose_provided(c, wish->gradients != NULL);
+    c->alike = wish->provided && wish->gradients && random_chance(r, 90);
+    if (wish->gradients)
+        choose_differentiable(c);
+    attention_choose_norms(c);
+    choose_counts(r, c, wish);
+}
+
 void attention_make(attention_case *c, uint64_t seed, int64_t index, const attention_wish *wish) {
     static const attention_wish any;
     test_case *base = &c->base;
@@ -674,19 +723,16 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     base->desc.struct_size = sizeof base->desc;
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 30);
-    c->decode = !wish->large && random_chance(r, wish->gradients ? 10 : 35);
+    c->few = wish->few;
+    c->decode = !wish->large && !wish->few && random_chance(r, wish->gradients ? 10 : 35);
     c->provided = wish->provided;
-    c->dense = c->decode || c->provided || random_chance(r, 15);
+    c->dense = c->decode || c->few || c->provided || random_chance(r, 15);
     base->alignment = c->dense ? 16 : 0;
-    choose_desc(r, c);
-    if (wish->provided)
-        choose_provided(c, wish->gradients != NULL);
-    c->alike = wish->provided && wish->gradients && random_chance(r, 90);
-    if (wish->gradients)
-        choose_differentiable(c);
-    attention_choose_norms(c);
-    choose_counts(r, c, wish);
-    const int packed = c->parts == 0 || (!c->decode && random_chance(r, 35));
+    if (wish->few)
+        choose_few(r, c);
+    else
+        choose_sizes(r, c, wish);
+    const int packed = c->parts == 0 || (!c->decode && !c->few && random_chance(r, 35));
     choose_queries(r, c, packed);
     choose_keys(r, c, packed);
     if (c->desc.cache)

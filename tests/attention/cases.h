@@ -7,7 +7,7 @@
 #include "tests/oracle/attention.h"
 #include "tests/rope/cases.h"
 
-enum { ATTENTION_MAX_PARTS = 4 };
+enum { ATTENTION_MAX_PARTS = 4, ATTENTION_FEW_ROWS = 8 };
 
 typedef struct attention_case {
     test_case base;           /* arena, pieces and random numbers; desc and args are not used */
@@ -17,6 +17,7 @@ typedef struct attention_case {
     int64_t k_boundary[ATTENTION_MAX_PARTS + 1]; /* of k_cu_seqlens, where there is one */
     int32_t dense;        /* tensors and a cache lie as most do, in whole vectors */
     int32_t decode;       /* the same, of one query a sequence */
+    int32_t few;          /* rows of few queries, as wished */
     int32_t provided;     /* what providers have, as wished */
     int32_t alike;        /* queries are the keys' own, in rows of one length */
     int32_t gradients;    /* the case has one */
@@ -30,6 +31,8 @@ typedef struct attention_wish {
     int32_t large;    /* 1: at times as many queries as keys, and more than a tile has */
     int32_t provided; /* 1: what providers have: 16 bits, heads of 64 or 128, tensors that lie as
                          most do, finite memory in padding */
+    int32_t few;      /* 1: what kernels of 1 to 8 queries take; sizes are those of the index modulo
+                         ATTENTION_FEW_ROWS, whatever the seed */
     /* Not NULL: the case has a gradient; reserves more pieces ahead of the arena. */
     void (*gradients)(attention_case *c);
 } attention_wish;

@@ -39,15 +39,14 @@ static const char *rotation_of(const char *kernel) {
     return strcmp(kernel, "reference") == 0 ? kernel : "scalar";
 }
 
-/* For each case in range and each kernel: the arena after, then a check that compares with it. */
-static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
-    const int provided = device_is_provider();
-    const attention_wish wish = {.tame = provided, .in_range = 1, .provided = provided};
+/* For each case as wished and each kernel: the arena after, then a check that compares with it. */
+static void for_each_wished(uint64_t seed, int64_t cases, const attention_wish *wish,
+                            check_case *check) {
     attention_required();
     for (int64_t i = -1; test_next(&i, cases);) {
         attention_case c;
         const char *kernel;
-        attention_make(&c, seed, i, &wish);
+        attention_make(&c, seed, i, wish);
         for (int32_t k = 0; (kernel = kernel_at(k)); k++) {
             attention_describe(&c, kernel);
             unsigned char *expected = arena_after(&c, kernel);
@@ -57,6 +56,13 @@ static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
         }
         attention_free(&c);
     }
+}
+
+/* The same of those in range. */
+static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
+    const int provided = device_is_provider();
+    const attention_wish wish = {.tame = provided, .in_range = 1, .provided = provided};
+    for_each_wished(seed, cases, &wish, check);
 }
 
 /* Sequence `part` of a case, from query `skip` on, has the bits of the other's. */
@@ -87,12 +93,13 @@ static int is_in_vectors(const void *data, const int64_t *stride, int axes) {
 }
 
 /* "few_sm90" gives keys of 8 bits bits of their own, and those of queries depend on the most of
- * a sequence. */
+ * a sequence, which a plain call says by its tokens. */
 static int is_for_other_calls(const attention_case *c) {
-    int others = c->desc.k.dtype && c->desc.k.dtype != c->desc.rope.dtype;
+    int64_t most = 0;
     for (int64_t n = 0; n < c->parts; n++)
-        others |= c->q_count[n] != c->args.rope.tokens;
-    return others;
+        most = c->q_count[n] > most ? c->q_count[n] : most;
+    return (c->desc.k.dtype && c->desc.k.dtype != c->desc.rope.dtype) ||
+           most != c->args.rope.tokens;
 }
 
 /* "sm90" gives tensors that do not lie in vectors of 16 bytes the bits of "tiles", and those whose
@@ -167,7 +174,8 @@ static void check_alone(const attention_case *c, const char *kernel,
         for (int rest = 0; rest < 2 - changes_kernel(c, kernel, n); rest++) {
             attention_case plain;
             const int64_t skip = rest * (c->q_count[n] - 1 - c->base.index % 3);
-            if (skip < 0 || c->q_count[n] == 0 || (rest && skip == 0))
+            if (skip < 0 || c->q_count[n] == 0 || (rest && skip == 0) ||
+                (strcmp(kernel, "few_sm90") == 0 && c->q_count[n] != c->args.rope.tokens))
                 continue;
             attention_plain(&plain, c, &dense, n, 1, skip);
             unsigned char *result = arena_after(&plain, kernel);
@@ -183,6 +191,17 @@ static void check_alone(const attention_case *c, const char *kernel,
 TEST(attention_bits, alone_and_in_a_batch) {
     device_not_provided("bits depend on the batch");
     for_each_case(test_seed() + 2, CASES, check_alone);
+}
+
+static void check_few(const attention_case *c, const char *kernel, const unsigned char *expected) {
+    check_unfused(c, kernel, expected);
+    check_alone(c, kernel, expected);
+}
+
+TEST(attention_bits, few_queries) {
+    static const attention_wish wish = {.in_range = 1, .few = 1};
+    device_not_provided("bits depend on the layout and on the batch");
+    for_each_wished(test_seed() + 7, 2 * ATTENTION_FEW_ROWS, &wish, check_few);
 }
 
 /* --- runs --- */

@@ -238,6 +238,24 @@ TEST(attention, every_kernel) {
     for_each_case(test_seed() + 3, CASES, NULL, "scalar", check_every_kernel);
 }
 
+/* The kernel of few queries takes them all. */
+static void check_few(const expectation *e, unsigned char *result) {
+    const char *kernel;
+    check_kernel(e, NULL, result);
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        declined = 0;
+        check_kernel(e, kernel, result);
+        CHECK(!declined || strcmp(kernel, "few_sm90") != 0, "%s", reason);
+    }
+}
+
+TEST(attention, few_queries) {
+    static const attention_wish wish = {.few = 1};
+    attention_required();
+    device_not_provided("keys that are not seen and padding must be finite");
+    for_each_case(test_seed() + 8, 4 * ATTENTION_FEW_ROWS, &wish, "scalar", check_few);
+}
+
 static void check_reference(const expectation *e, unsigned char *result) {
     check_kernel(e, "reference", result);
 }
