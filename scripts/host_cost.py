@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Host time of one eager call that rotates q and k of a decoded token, or attends by it, beside PyTorch's.
+"""Host time of one eager call that rotates q and k of a decoded token, attends by it, or does both and
+caches k and v, beside PyTorch's.
 
 On a GPU calls are queued without waiting, and the device is idle before each round, so the time
 is that of the host alone; on the CPU it holds the work too.
@@ -36,6 +37,7 @@ def make_calls(device: torch.device) -> dict[str, Call]:
         "ropekit.attention": lambda: ropekit.attention(q, k, k, config=config),
         "the same of a cache": lambda: ropekit.attention(q, config=config, **caches),
         "the same, gradient": lambda: ropekit.attention(leaf, k, k, config=config),
+        "ropekit.decode": lambda: ropekit.decode(q, k, k, config=config, **caches),
         "SDPA alone": lambda: attend(*flat, enable_gqa=True),
         "torch.empty_like, twice": lambda: (torch.empty_like(q), torch.empty_like(k)),
     }
