@@ -664,7 +664,7 @@ static void choose_defaults(test_random *r, attention_case *c) {
 }
 
 /* Rows of few queries, some of fewer than the call's, whose keys end within pages and at multiples
- * of 16, and are once so many that kernels split them. */
+ * of 16, are fewer than queries, none, and once so many that kernels split them. */
 static void choose_few(test_random *r, attention_case *c) {
     enum { PARTS = 3 };
     static const struct {
@@ -673,9 +673,9 @@ static void choose_few(test_random *r, attention_case *c) {
         {128, 16, 0, 0, 1, 8, {1, 1, 1}, {64, 77, 1}},
         {64, 48, 0, ROPE_F32, 2, 4, {3, 1, 2}, {96, 200, 5}},
         {128, 32, 40, 0, 1, 2, {8, 3, 0}, {160, 161, 30}},
-        {128, 0, 0, ROPE_F32, 1, 2, {8, 8, 8}, {33, 48, 20}},
+        {128, 0, 0, ROPE_F32, 1, 2, {8, 8, 8}, {33, 48, 5}},
         {64, 0, 20, 0, 2, 3, {1, 1, 1}, {100, 100, 100}},
-        {128, 0, 0, 0, 1, 4, {2, 3, 0}, {80, 47, 16}},
+        {128, 0, 0, 0, 1, 4, {2, 3, 1}, {80, 47, 0}},
         {128, 16, 0, 0, 1, 3, {3, 1, 2}, {750, 16, 400}},
         {64, 16, 0, ROPE_F32, 1, 4, {8, 5, 1}, {112, 111, 17}},
     };
