@@ -39,7 +39,7 @@ template <class T> GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_
         } else {
             sm90_expect(barrier, T::QUERY_BYTES);
             sm90_load_heads(sm90_queries<T>(b, n % 2), maps.q, barrier,
-                            {head, t->q_token, t->q_row}, T::DIM / 64, SM90_ROWS);
+                            {head, t->q_token, t->q_row}, T::DIM / 64, T::ROWS);
         }
     }
     return head >= 0;

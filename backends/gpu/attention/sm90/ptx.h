@@ -78,16 +78,6 @@ GPU_FN void sm90_group_barrier(int consumer) {
         asm volatile("bar.sync 4, 128;" ::: "memory");
 }
 
-/* Consumers 0 and 1 begin products in order: each waits until it is the next and then names the
- * other. Late warps are waited for, as all of them count. */
-GPU_FN void sm90_await_order(int consumer) {
-    asm volatile("bar.sync %0, 256;" ::"r"(6 + consumer) : "memory");
-}
-
-GPU_FN void sm90_next_in_order(int consumer) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(7 - consumer) : "memory");
-}
-
 /* A barrier of the 64 threads that help. */
 GPU_FN void sm90_helpers_barrier(void) {
     asm volatile("bar.sync 5, 64;" ::: "memory");

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
     gpu_wait_for_last();
     gpu_let_next_start();
     if (n == 0 && p.tickets)
-        *p.tickets = 0;
+        p.tickets[0] = p.tickets[1] = 0;
     if (n >= p.count)
         return;
     const int64_t position = sm90_position(p, &problem, &call, n / p.fours);
@@ -143,7 +143,7 @@ GPU_FN void sm90_change_row(const sm90_norm &norm, float reciprocal, const sm90_
 /* The sum of squares of N times 8 elements of a row, in the order of norms. */
 template <class T, int N> GPU_FN float sm90_sum_of(uint32_t queries, int row, int chunk) {
     if constexpr (N == 1)
-        return sm90_squares<T::DTYPE>(sm90_read(queries + sm90_chunk(SM90_ROWS, row, chunk)));
+        return sm90_squares<T::DTYPE>(sm90_read(queries + sm90_chunk(T::ROWS, row, chunk)));
     else
         return sm90_sum_of<T, N / 2>(queries, row, chunk) +
                sm90_sum_of<T, N / 2>(queries, row, chunk + N / 2);
@@ -168,8 +168,8 @@ GPU_FN void sm90_rotate(const sm90_block &b, const sm90_tile *t, uint32_t querie
     const sm90_rotation &r = b.schedule->rotation;
     const int pack = b.schedule->pack, eights = r.pairs / 8, group = thread / eights,
               groups = threads / eights, at = r.from + thread % eights * 8;
-    const uint32_t one = queries + sm90_chunk(SM90_ROWS, 0, at / 8),
-                   other = queries + sm90_chunk(SM90_ROWS, 0, (at + r.pairs) / 8);
+    const uint32_t one = queries + sm90_chunk(T::ROWS, 0, at / 8),
+                   other = queries + sm90_chunk(T::ROWS, 0, (at + r.pairs) / 8);
     const float4 *angles = sm90_angles_of(b, t) + thread % eights * 2;
 #pragma unroll 1
     for (int query = first + group; group < groups && query < end; query += groups) {

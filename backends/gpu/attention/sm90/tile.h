@@ -7,23 +7,26 @@
 #include "backends/gpu/attention/sm90/wgmma.h"
 
 /* Types of elements, sizes of heads, and what follows from them. */
-template <int DTYPE_, int DIM_, int V_DIM_, int CAPS_, int NORMS_> struct sm90_type {
+template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_> struct sm90_type {
     enum {
         DTYPE = DTYPE_,
         DIM = DIM_,
         V_DIM = V_DIM_,
-        CAPS = CAPS_,                    /* scores have a soft cap */
-        NORMS = NORMS_,                  /* queries have a norm */
-        ORDERED = DIM_ <= 64 && !CAPS_,  /* consumers begin products in order */
-        KEYS = GPU_SM90_KEYS(DIM),       /* of a tile */
-        QUERIES = GPU_SM90_QUERIES(DIM), /* tiles of them in shared memory */
-        QUERY_BYTES = SM90_ROWS * DIM * 2,
+        CAPS = CAPS_,                   /* scores have a soft cap */
+        NORMS = NORMS_,                 /* queries have a norm */
+        ORDERED = DIM_ <= 64 && !CAPS_, /* consumers begin products in order */
+        ROWS = ROWS_,
+        TALL = ROWS > SM90_ROWS,
+        CONSUMERS = ROWS / 64,                             /* groups that multiply 64 rows each */
+        KEYS = TALL ? SM90_TALL_KEYS : GPU_SM90_KEYS(DIM), /* of a tile */
+        QUERIES = GPU_SM90_QUERIES(DIM),                   /* tiles of them in shared memory */
+        QUERY_BYTES = ROWS * DIM * 2,
         KEY_BYTES = KEYS * DIM * 2,
         VALUE_BYTES = KEYS * V_DIM * 2,
-        RESULT_BYTES = QUERIES == 2 ? SM90_ROWS * V_DIM * 2 : 0, /* or they go straight to memory */
-        SCORES = KEYS / 2,                                       /* that a thread has of two rows */
-        WEIGHTS = KEYS / 4,                                      /* as many, in pairs */
-        ELEMENTS = V_DIM / 2                                     /* of their results */
+        RESULT_BYTES = QUERIES == 2 ? ROWS * V_DIM * 2 : 0, /* or they go straight to memory */
+        SCORES = KEYS / 2,                                  /* that a thread has of two rows */
+        WEIGHTS = KEYS / 4,                                 /* as many, in pairs */
+        ELEMENTS = V_DIM / 2                                /* of their results */
     };
 };
 
@@ -52,6 +55,19 @@ enum { SM90_KNOWN = 8 };
  */
 enum { SM90_AGAIN = 64 };
 
+/* Where a sequence's queries and keys begin, how many there are, and indices of the first ones. */
+struct sm90_sequence {
+    int32_t q_row, q_first, q_count, k_row, k_first, k_count, k_index, index;
+};
+
+/* Sequences of a call that has so many at most, and where tiles of packed ones begin. One that
+ * fails has no queries. */
+enum { SM90_SEEN = 32 };
+struct sm90_sight {
+    int32_t begin[SM90_SEEN + 1];
+    sm90_sequence sequence[SM90_SEEN];
+};
+
 /* Each barrier's phases are counted by those who wait: phase n / 2 of barrier n % 2. */
 struct sm90_header {
     uint64_t keys_full[2], keys_free[2], values_full[2], values_free[2];
@@ -64,6 +80,7 @@ struct sm90_header {
     int32_t found[4]; /* something was taken out of values n, at n % 4 */
     sm90_tile tile[SM90_KNOWN];
     float norms[SM90_ROWS]; /* of rows that are rotated ahead */
+    sm90_sight sight;       /* where lengths lie on the device */
 };
 static_assert(sizeof(sm90_header) <= SM90_HEADER, "in its room");
 
@@ -95,6 +112,36 @@ struct sm90_block {
     const sm90_norm *norm; /* or NULL */
 };
 
+/* A barrier of the threads of a consumer. */
+template <class T> GPU_FN void sm90_group_barrier(int consumer) {
+    if (T::CONSUMERS > 2 && consumer == 2)
+        asm volatile("bar.sync 6, 128;" ::: "memory");
+    else
+        sm90_group_barrier(consumer);
+}
+
+/* Consumers of an ORDERED type begin products in order: each waits until it is the next and then
+ * names another. Late warps are waited for, as all of them count. */
+#define SM90_ORDER(what, consumer, n, barrier)                                                     \
+    asm volatile("{ .reg .pred p; setp.eq.s32 p, %0, " n "; @p bar." what " " barrier              \
+                 ", 256; }" ::"r"(consumer)                                                        \
+                 : "memory")
+template <class T> GPU_FN void sm90_await_order(int consumer) {
+    SM90_ORDER("sync", consumer, "0", "7");
+    SM90_ORDER("sync", consumer, "1", "8");
+    if (T::CONSUMERS > 2)
+        SM90_ORDER("sync", consumer, "2", "9");
+}
+
+template <class T> GPU_FN void sm90_next_in_order(int consumer) {
+    const int next = consumer + 1 < T::CONSUMERS ? consumer + 1 : 0;
+    SM90_ORDER("arrive", next, "0", "7");
+    SM90_ORDER("arrive", next, "1", "8");
+    if (T::CONSUMERS > 2)
+        SM90_ORDER("arrive", next, "2", "9");
+}
+#undef SM90_ORDER
+
 struct sm90_maps {
     const CUtensorMap *q, *k, *v, *out;
 };
@@ -109,9 +156,9 @@ template <class T> GPU_FN uint32_t sm90_keys(const sm90_block &b, int stage) {
 template <class T> GPU_FN uint32_t sm90_values(const sm90_block &b, int stage) {
     return sm90_keys<T>(b, 2) + (uint32_t)stage * T::VALUE_BYTES;
 }
-/* A consumer's half of the tile of results. */
+/* A consumer's share of the tile of results. */
 template <class T> GPU_FN uint32_t sm90_results(const sm90_block &b, int consumer) {
-    return sm90_values<T>(b, 2) + (uint32_t)consumer * (T::RESULT_BYTES / 2);
+    return sm90_values<T>(b, 2) + (uint32_t)consumer * (T::RESULT_BYTES / T::CONSUMERS);
 }
 
 /* Where the 8 elements of chunk `chunk` of a row lie in a tile of `rows` rows, whose heads are
@@ -131,27 +178,38 @@ GPU_FN int sm90_page(const rope_attention_problem *p, const rope_attention_call 
 /* --- order --- */
 
 /* Tiles of a packed sequence begin here: sequences together have at most `each`. */
-GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
+template <class T> GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
     const rope_position_map *map = &b.call->rope.position;
     const int64_t begin = rope_index_at(map, map->cu_seqlens, sequence),
                   first = begin < 0             ? 0
                           : begin < map->tokens ? begin
                                                 : map->tokens;
-    return (first << b.schedule->pack >> 7) + sequence;
+    const int64_t rows = first << b.schedule->pack;
+    return (T::TALL ? (uint32_t)(rows >> 6) / 3 : rows >> 7) + sequence;
+}
+
+/* Whether sequences are in sight. */
+GPU_FN int sm90_sees(const sm90_block &b) {
+    return b.schedule->tokens < 0 && rope_attention_sequences(b.call) <= SM90_SEEN;
+}
+
+template <class T> GPU_FN int64_t sm90_packed_begin(const sm90_block &b, int64_t sequence) {
+    return sm90_sees(b) ? b.header->sight.begin[sequence] : sm90_packed_start<T>(b, sequence);
 }
 
 /* Sequence and place of tile n of those that are packed, the last place first. Below 0: n is behind
  * all, as where the last sequence ends ahead of its row. */
+template <class T>
 GPU_FN int64_t sm90_packed_place(const sm90_block &b, int64_t n, int64_t *place) {
     int64_t low = 0, high = rope_attention_sequences(b.call);
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
-        if (sm90_packed_start(b, middle) <= n)
+        if (sm90_packed_begin<T>(b, middle) <= n)
             low = middle;
         else
             high = middle;
     }
-    *place = sm90_packed_start(b, low + 1) - 1 - n;
+    *place = sm90_packed_begin<T>(b, low + 1) - 1 - n;
     return low;
 }
 
@@ -203,11 +261,6 @@ template <class T> GPU_FN void sm90_count_keys(sm90_tile *t, sm90_seen first, sm
     }
 }
 
-/* Where a sequence's queries and keys begin, how many there are, and indices of the first ones. */
-struct sm90_sequence {
-    int32_t q_row, q_first, q_count, k_row, k_first, k_count, k_index, index;
-};
-
 /* Finds sequence `n`; 0 where it fails. */
 GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
     const sm90_schedule &order = *b.schedule;
@@ -233,6 +286,28 @@ GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
     return 0;
 }
 
+/* Looks at sequences ahead of the first tile, which waits for loads one behind another otherwise.
+ * By a warp. */
+template <class T> GPU_FN void sm90_look(const sm90_block &b) {
+    const int sequences = (int)rope_attention_sequences(b.call), lane = (int)threadIdx.x % 32;
+    sm90_sight *sight = &b.header->sight;
+    if (lane < sequences && !sm90_sequence_of(b, lane, &sight->sequence[lane]))
+        sight->sequence[lane].q_count = 0;
+    if (b.call->rope.position.cu_seqlens)
+        for (int i = lane; i <= sequences; i += 32)
+            sight->begin[i] = (int32_t)sm90_packed_start<T>(b, i);
+}
+
+/* Whether a launch of one kind of tiles has some. By a block. */
+template <class T> GPU_FN int sm90_has_tiles(const sm90_block &b) {
+    const int64_t sequences = rope_attention_sequences(b.call);
+    int some = !b.call->rope.position.cu_seqlens && !b.call->q_lengths;
+    for (int64_t n = threadIdx.x; !some && n < sequences; n += blockDim.x)
+        some = (rope_attention_sequence_of(b.p, b.call, n).q_count >= b.schedule->tall_from) ==
+               T::TALL;
+    return __syncthreads_or(some);
+}
+
 /* Fills tile n; 0 where there is nothing to do. */
 template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
     const sm90_schedule &order = *b.schedule;
@@ -242,15 +317,18 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_
                   row = unit / order.heads;
     int64_t sequence = row, place = order.each - 1 - step;
     if (order.tokens < 0 && b.call->rope.position.cu_seqlens)
-        sequence = sm90_packed_place(b, step, &place);
+        sequence = sm90_packed_place<T>(b, step, &place);
     if (place < 0)
         return 0;
     sm90_sequence s;
-    if (!sm90_sequence_of(b, sequence, &s))
+    if (sm90_sees(b))
+        s = b.header->sight.sequence[sequence];
+    else if (!sm90_sequence_of(b, sequence, &s))
         return 0;
-    const int32_t query = (int32_t)place * (SM90_ROWS >> order.pack),
-                  queries = min(s.q_count - query, SM90_ROWS >> order.pack);
-    if (queries <= 0 || (order.splits && s.q_count * order.shares <= GPU_SPLIT_ROWS))
+    const int32_t query = (int32_t)place * (T::ROWS >> order.pack),
+                  queries = min(s.q_count - query, T::ROWS >> order.pack);
+    if (queries <= 0 || (order.splits && s.q_count * order.shares <= GPU_SPLIT_ROWS) ||
+        (T::ORDERED && (s.q_count >= order.tall_from) != T::TALL))
         return 0;
     t->rows = queries << order.pack;
     t->q_row = s.q_row;

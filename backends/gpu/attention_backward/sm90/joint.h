@@ -99,15 +99,23 @@ GPU_FN void sm90_joint_barrier(void) {
     asm volatile("bar.sync 7, 256;" ::: "memory");
 }
 
+/* Groups multiply in turns, so that one has products while the other has exponentials. */
+GPU_FN void sm90_joint_await_turn(int consumer) {
+    asm volatile("bar.sync %0, 256;" ::"r"(5 + consumer) : "memory");
+}
+GPU_FN void sm90_joint_pass_turn(int consumer) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(6 - consumer) : "memory");
+}
+
 /* Of the last slab: a product of what both groups have written. A group has half of its rows, or of
  * their elements. */
 template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_rows_product(const sm90_joint_block &b, int consumer,
                                     const sm90_joint_place &at, uint32_t count, float (&dq)[32]) {
-    enum { BOXES = sm90_joint_size<DIM>::BOXES, LAG = sm90_joint_size<DIM>::LAG };
+    enum { BOXES = sm90_joint_size<DIM>::BOXES, LAG = SM90_JOINT_LAG };
     const uint32_t a = sm90_box_matrix(sm90_joint_scores<DIM>(b, count) +
                                        (uint32_t)consumer * (BOXES - 1) * SM90_JOINT_HALF);
-    sm90_wait(SM90_BARRIER(b, scores_full, count % LAG), sm90_joint_parity<DIM>(count));
+    sm90_wait(SM90_BARRIER(b, scores_full, count % LAG), sm90_joint_parity(count));
     sm90_products_begin();
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -133,7 +141,7 @@ template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile &t, int consumer,
                             sm90_joint_place &at, float (&dk)[DIM / 2], float (&dv)[DIM / 2],
                             int adds, int hands) {
-    enum { BOXES = sm90_joint_size<DIM>::BOXES, LAG = sm90_joint_size<DIM>::LAG };
+    enum { BOXES = sm90_joint_size<DIM>::BOXES, LAG = SM90_JOINT_LAG };
     float s[32 * BOXES], dp[32 * BOXES];
     uint32_t weights[16 * BOXES], gradients[16 * BOXES], seen[BOXES] = {};
     const int stage = (int)(at.count & 1), leads = threadIdx.x % 128 == 0,
@@ -141,6 +149,7 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
     const uint32_t rows = sm90_joint_rows(b, stage), q = rows, dout = rows + 2 * SM90_JOINT_HALF,
                    stats = SM90_BARRIER(b, stats[stage], 0) + threadIdx.x % 4 * 8;
     sm90_wait(SM90_BARRIER(b, full, stage), at.count >> 1 & 1);
+    sm90_joint_await_turn(consumer);
     {
         float dq[32];
         sm90_joint_rows_product<DTYPE, DIM>(b, consumer, at, at.count, dq);
@@ -159,6 +168,7 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
     sm90_products_end();
     sm90_products_wait<1>();
     sm90_settle(s);
+    sm90_joint_pass_turn(consumer);
     if (part)
         sm90_joint_seen(*b.schedule, t, at, seen);
 #pragma unroll
@@ -191,7 +201,7 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
         for (int c = 0; c < BOXES; c++)
             sm90_joint_hide(gradients + 16 * c, seen[c]);
     }
-    sm90_wait(SM90_BARRIER(b, scores_free, at.count % LAG), sm90_joint_parity<DIM>(at.count));
+    sm90_wait(SM90_BARRIER(b, scores_free, at.count % LAG), sm90_joint_parity(at.count));
     sm90_joint_write(sm90_joint_scores<DIM>(b, at.count) +
                          (uint32_t)consumer * BOXES * SM90_JOINT_HALF,
                      gradients);
@@ -207,26 +217,33 @@ GPU_FN void sm90_joint_step(const sm90_joint_block &b, const sm90_backward_tile 
     sm90_settle(dv);
 }
 
-/* Rounds and stores a gradient of the group's keys. */
+/* Rounds and stores gradients of the group's keys, by way of where these lay. */
 template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_store(const sm90_joint_block &b, const sm90_backward_tile &t, int consumer,
-                             int key, uint32_t box, float (&x)[DIM / 2], float scale,
-                             const sm90_gradient &to, const CUtensorMap *map) {
+                             int key, float (&dk)[DIM / 2], float (&dv)[DIM / 2],
+                             const sm90_joint_maps &maps) {
+    enum { PARTS = sm90_joint_size<DIM>::PARTS };
     const sm90_backward_schedule &s = *b.schedule;
     const int first = t.first + consumer * SM90_BOX;
-    sm90_clear_unseen(x, sm90_queries_of(s.mask, t.of, key),
-                      sm90_queries_of(s.mask, t.of, key + 8));
-    const int bad = sm90_write_box<DTYPE>(box, x, scale, 1);
+    const int2 low = sm90_queries_of(s.mask, t.of, key),
+               high = sm90_queries_of(s.mask, t.of, key + 8);
+    const sm90_target to = {{t.head, t.of.k_first + first, t.of.k_row}, 0, t.of.k_count - first};
+    const uint32_t keys = b.memory + (uint32_t)consumer * PARTS * SM90_JOINT_HALF,
+                   values = keys + 2 * PARTS * SM90_JOINT_HALF;
+    sm90_clear_unseen(dk, low, high);
+    sm90_clear_unseen(dv, low, high);
+    const int bad = sm90_write_box<DTYPE>(keys, dk, s.scale, 1) |
+                    sm90_write_box<DTYPE>(values, dv, SM90_JOINT_LESS, 1);
     sm90_tell<0>(s.turns[1], t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box<DIM>(box, to, map, consumer,
-                        {{t.head, t.of.k_first + first, t.of.k_row}, 0, t.of.k_count - first});
+    sm90_store_box<DIM>(keys, s.dk, maps.dk, consumer, to);
+    sm90_store_box<DIM>(values, s.dv, maps.dv, consumer, to);
 }
 
 template <int DIM>
-GPU_FN void sm90_joint_begin(const sm90_joint_block &b, const sm90_joint_tile &tile, int n,
-                             int consumer, sm90_joint_place &at) {
+GPU_FN void sm90_joint_begin(const sm90_joint_block &b, const sm90_joint_tile &tile, int consumer,
+                             sm90_joint_place &at) {
     const sm90_backward_schedule &s = *b.schedule;
     const sm90_backward_tile &t = tile.t;
     const int thread = (int)threadIdx.x & 127, heads = s.shares >> s.pack,
@@ -234,7 +251,7 @@ GPU_FN void sm90_joint_begin(const sm90_joint_block &b, const sm90_joint_tile &t
     const int2 low = sm90_queries_of(s.mask, t.of, t.first),
                high = sm90_queries_of(s.mask, t.of, t.first + 127);
     enum { BOXES = sm90_joint_size<DIM>::BOXES, PARTS = sm90_joint_size<DIM>::PARTS };
-    const uint32_t own = sm90_joint_keys<DIM>(b, n);
+    const uint32_t own = b.memory;
     at.keys =
         (uint32_t)sm90_uniform((int)sm90_box_matrix(own + (uint32_t)consumer * SM90_JOINT_HALF));
     at.values = (uint32_t)sm90_uniform(
@@ -251,16 +268,18 @@ GPU_FN void sm90_joint_begin(const sm90_joint_block &b, const sm90_joint_tile &t
 template <int DTYPE, int DIM>
 GPU_FN void sm90_joint_consume(const sm90_joint_block &b, const sm90_joint_maps &maps,
                                int consumer) {
-    enum { LAG = sm90_joint_size<DIM>::LAG };
+    enum { LAG = SM90_JOINT_LAG };
     sm90_joint_place at = {};
     const int leads = threadIdx.x % 128 == 0;
+    if (consumer)
+        sm90_joint_pass_turn(consumer);
     for (int n = 0;; n++) {
         float dk[DIM / 2], dv[DIM / 2];
         sm90_wait(SM90_BARRIER(b, own_full, n & 1), (uint32_t)(n >> 1 & 1));
         const sm90_joint_tile &tile = b.header->tile[n & 1];
         if (sm90_uniform(tile.t.head) < 0)
             break;
-        sm90_joint_begin<DIM>(b, tile, n, consumer, at);
+        sm90_joint_begin<DIM>(b, tile, consumer, at);
         const int start = at.i;
 #pragma unroll
         for (int i = 0; i < DIM / 2; i++) /* ptxas wants them set ahead of the loop */
@@ -294,21 +313,13 @@ GPU_FN void sm90_joint_consume(const sm90_joint_block &b, const sm90_joint_maps 
             }
             sm90_arrive_if(SM90_BARRIER(b, free, (at.count & 1) ^ 1), leads);
         }
-        const sm90_backward_schedule &sc = *b.schedule;
-        enum { OWN = sm90_joint_size<DIM>::OWN, PARTS = sm90_joint_size<DIM>::PARTS };
-        const uint32_t own =
-            sm90_joint_keys<DIM>(b, n) + (uint32_t)consumer * PARTS * SM90_JOINT_HALF;
         sm90_joint_barrier(); /* no product reads keys */
-        sm90_joint_store<DTYPE, DIM>(b, tile.t, consumer, at.key, own, dk, sc.scale, sc.dk,
-                                     maps.dk);
-        sm90_joint_store<DTYPE, DIM>(b, tile.t, consumer, at.key, own + 2 * PARTS * SM90_JOINT_HALF,
-                                     dv, SM90_JOINT_LESS, sc.dv, maps.dv);
+        sm90_joint_store<DTYPE, DIM>(b, tile.t, consumer, at.key, dk, dv, maps);
         sm90_group_barrier(consumer);
         if (leads) {
             sm90_stores_read();
             sm90_arrive(SM90_BARRIER(b, own_free, n & 1));
-            if (OWN == 1)
-                sm90_arrive(SM90_BARRIER(b, own_read, 0));
+            sm90_arrive(SM90_BARRIER(b, own_read, 0));
         }
     }
     if (leads)

@@ -10,14 +10,15 @@
 
 enum { SM90_JOINT_STAGES = 2, SM90_JOINT_HALF = SM90_BOX * 128 };
 
-/* Of a size of heads: boxes of rows in a slab, tiles whose keys and values have room, parts of a
- * box, of 64 elements each; slabs from one to the product of its gradients of scores and keys, so
- * that groups need not keep step; registers of a thread that loads and of one that multiplies. */
+/* Slabs from one to the product of its gradients of scores and keys: groups take turns, and one is
+ * half a slab ahead. */
+enum { SM90_JOINT_LAG = 2 };
+
+/* Of a size of heads: boxes of rows in a slab; parts of a box, of 64 elements each; registers of a
+ * thread that loads and of one that multiplies. */
 template <int DIM> struct sm90_joint_size {
     enum {
         BOXES = 128 / DIM,
-        OWN = BOXES,
-        LAG = DIM > 64 ? 2 : 1,
         PARTS = DIM / 64,
         FEW = DIM > 64 ? 24 : 40,
         MANY = DIM > 64 ? 240 : 232
@@ -51,18 +52,17 @@ struct sm90_joint_block {
     uint32_t memory;
 };
 
-template <int DIM> GPU_FN uint32_t sm90_joint_keys(const sm90_joint_block &b, int n) {
-    return b.memory + (uint32_t)(n % sm90_joint_size<DIM>::OWN) * 4 * SM90_JOINT_HALF;
-}
+/* Keys and values come first. Where they are small, gradients of scores fill their room. */
 GPU_FN uint32_t sm90_joint_rows(const sm90_joint_block &b, int stage) {
     return b.memory + (uint32_t)(8 + stage * 4) * SM90_JOINT_HALF;
 }
 template <int DIM> GPU_FN uint32_t sm90_joint_scores(const sm90_joint_block &b, uint32_t count) {
-    return b.memory + (16 + count % sm90_joint_size<DIM>::LAG * 2) * SM90_JOINT_HALF;
+    const uint32_t n = count % SM90_JOINT_LAG;
+    return b.memory + (DIM > 64 ? 16 + n * 2 : 4 + n * 12) * SM90_JOINT_HALF;
 }
-/* Parity of the phase that slab `count - LAG` ends. */
-template <int DIM> GPU_FN uint32_t sm90_joint_parity(uint32_t count) {
-    return (count / sm90_joint_size<DIM>::LAG & 1) ^ 1;
+/* Parity of the phase that slab `count - SM90_JOINT_LAG` ends. */
+GPU_FN uint32_t sm90_joint_parity(uint32_t count) {
+    return (count / SM90_JOINT_LAG & 1) ^ 1;
 }
 GPU_FN uint32_t sm90_joint_sums(const sm90_joint_block &b, int n) {
     return b.memory + (uint32_t)(20 + n * 4) * SM90_JOINT_HALF;
@@ -132,7 +132,7 @@ template <int DIM>
 GPU_FN void sm90_joint_load_own(const sm90_joint_block &b, const sm90_joint_maps &maps, int n) {
     enum { PARTS = sm90_joint_size<DIM>::PARTS };
     const sm90_backward_tile &t = b.header->tile[n & 1].t;
-    const uint32_t own = SM90_BARRIER(b, own_full, n & 1), to = sm90_joint_keys<DIM>(b, n);
+    const uint32_t own = SM90_BARRIER(b, own_full, n & 1), to = b.memory;
     sm90_expect(own, 4 * PARTS * SM90_JOINT_HALF);
     for (int c = 0; c < 2; c++) {
         const sm90_box at = {t.head, t.of.k_first + t.first + SM90_BOX * c, t.of.k_row};
@@ -164,10 +164,9 @@ GPU_FN void sm90_joint_load_rows(const sm90_joint_block &b, const sm90_joint_map
     }
 }
 
-/* A warp has the copies of all tiles made: rows first, where there is room for one tile's keys. */
+/* A warp has the copies of all tiles made: rows first, as there is room for one tile's keys. */
 template <int DIM>
 GPU_FN void sm90_joint_produce(const sm90_joint_block &b, const sm90_joint_maps &maps) {
-    enum { OWN = sm90_joint_size<DIM>::OWN, AHEAD = OWN > 1 ? 0 : SM90_JOINT_STAGES };
     const int leads = threadIdx.x == 0;
     sm90_joint_stage stage = {0, 1};
     for (int n = 0;; n++) {
@@ -180,8 +179,8 @@ GPU_FN void sm90_joint_produce(const sm90_joint_block &b, const sm90_joint_maps 
         }
         for (int i = end;;) {
             sm90_arrive_if(SM90_BARRIER(b, wanted, 0), leads && i == min(end, begin + 1));
-            if (i == max(end - AHEAD, begin)) {
-                if (OWN == 1 && n > 0)
+            if (i == max(end - SM90_JOINT_STAGES, begin)) {
+                if (n > 0)
                     sm90_wait(SM90_BARRIER(b, own_read, 0), (uint32_t)(n - 1) & 1);
                 if (leads)
                     sm90_joint_load_own<DIM>(b, maps, n);
