@@ -225,7 +225,7 @@ GPU_FN void sm90_store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
 
 /* x, of which the compiler does not know that it is the same as before: what follows from it is
  * computed where it is needed, and takes no registers of loops around. */
-GPU_FN int sm90_again(int x) {
+GPU_FN int sm90_opaque(int x) {
     asm volatile("" : "+r"(x));
     return x;
 }
@@ -257,10 +257,6 @@ GPU_FN uint2 sm90_read_two(uint32_t from) {
     uint2 x;
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
     return x;
-}
-
-GPU_FN void sm90_write_two(uint32_t to, uint2 x) {
-    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
 }
 
 GPU_FN void sm90_write(uint32_t to, uint4 x) {
