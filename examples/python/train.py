@@ -1,10 +1,11 @@
 """Trains three small language models on train.txt side by side from one seed: with attention
 written out in PyTorch, with PyTorch's scaled_dot_product_attention, and with ropekit.attention.
 
-    python train.py [folder] [--device cuda] [--steps 200] [--dtype bfloat16]
+    python train.py [folder] [--device cuda] [--steps 200] [--dtype bfloat16] [--twice]
 
 Prints tokens per second of each and how far the curves of the loss lie apart, and draws them into
-folder/train.png where matplotlib is installed.
+folder/train.png where matplotlib is installed. --twice: PyTorch's deterministic algorithms alone,
+and whether ropekit's losses are the same in a second run.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--twice", action="store_true")
     given = parser.parse_args()
     if given.steps < 1:
         parser.error(f"--steps is {given.steps}; allowed is > 0")
@@ -140,6 +142,7 @@ def main() -> None:
     data = (Path(__file__).parent / "train.txt").read_bytes()
     text = torch.tensor(list(data), device=given.device)
     dtype = getattr(torch, given.dtype)
+    torch.use_deterministic_algorithms(given.twice, warn_only=True)
     trainings = [train(attention, text, given.steps, dtype) for attention in KINDS.values()]
     rounds = list(zip(*trainings, strict=True))  # step by step, so that all meet the same machine
     curves = {name: [r[i][0] for r in rounds] for i, name in enumerate(KINDS)}
@@ -149,6 +152,10 @@ def main() -> None:
         apart = max(abs(a - b) for a, b in zip(losses, curves["eager"], strict=True))
         labels.append(f"{name}: {speed:.0f} tokens/s, at most {apart:.2g} from eager's loss")
         print(f"{labels[-1]}, {losses[-1]:.4f} at last", flush=True)
+    if given.twice:
+        again = [loss for loss, _ in train(fused, text, given.steps, dtype)]
+        same = again == curves["ropekit"]
+        print(f"ropekit, once more: {'the same' if same else 'other'} losses")
     draw(curves, labels, given.folder / "train.png")
 
 

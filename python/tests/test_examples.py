@@ -51,11 +51,12 @@ def test_train_help() -> None:
 
 def test_train(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    text = run(EXAMPLES / "train.py", folder, "--steps", "8", "--device", "cpu")
+    text = run(EXAMPLES / "train.py", folder, "--steps", "8", "--device", "cpu", "--twice")
     losses = [float(x) for x in re.findall(r"(\d\.\d+) at last", text)]
     apart = [float(x) for x in re.findall(r"at most (\S+) from", text)]
     assert len(losses) == 3 and max(losses) < 5.0  # from log 256, 5.5
     assert len(apart) == 3 and max(apart) < 1e-3
+    assert "once more: the same losses" in text
     assert folder.is_dir()
     pytest.importorskip("matplotlib")
     assert (folder / "train.png").stat().st_size > 10000
