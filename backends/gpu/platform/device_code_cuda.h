@@ -25,6 +25,12 @@ static __device__ __forceinline__ int32_t gpu_reread(int32_t x) {
     return x;
 }
 
+/* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
+static __device__ __forceinline__ int gpu_opaque(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /* p, which points to global memory; the compiler finds that out. */
 template <typename T> static __device__ __forceinline__ T *gpu_global(T *p) {
     return p;

@@ -84,6 +84,14 @@ static __device__ __forceinline__ int64_t gpu_own(int64_t x) {
     return x;
 }
 
+/* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
+static __device__ __forceinline__ int gpu_opaque(int x) {
+#ifdef __HIP_DEVICE_COMPILE__
+    asm volatile("" : "+v"(x));
+#endif
+    return x;
+}
+
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))
 

@@ -30,12 +30,6 @@ GPU_FN float gpu_exp2(float x) {
     return y;
 }
 
-/* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
-GPU_FN int gpu_opaque(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 /* Within 1 ulp, for x >= 1. */
 GPU_FN float gpu_reciprocal(float x) {
     float y;

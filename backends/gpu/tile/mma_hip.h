@@ -70,14 +70,6 @@ GPU_FN float gpu_reciprocal(float x) {
 #endif
 }
 
-/* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
-GPU_FN int gpu_opaque(int x) {
-#ifdef __HIP_DEVICE_COMPILE__
-    asm volatile("" : "+v"(x));
-#endif
-    return x;
-}
-
 /* No read behind this one comes before: ahead of time they would fill the registers. */
 GPU_FN void gpu_reads_stay(void) {
 #ifdef __HIP_DEVICE_COMPILE__

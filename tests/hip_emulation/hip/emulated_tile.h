@@ -11,10 +11,6 @@ static inline float gpu_exp2(float x) {
     return std::exp2(x);
 }
 
-static inline int gpu_opaque(int x) {
-    return x;
-}
-
 static inline void gpu_reads_stay(void) {}
 
 static inline float gpu_reciprocal(float x) {

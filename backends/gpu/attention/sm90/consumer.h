@@ -356,7 +356,7 @@ template <class T>
 GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consumer) {
     sm90_place at = {};
     at.consumer = consumer;
-    at.leads = sm90_opaque(threadIdx.x % 128 == 0);
+    at.leads = gpu_opaque(threadIdx.x % 128 == 0);
     at.queries = sm90_matrix(sm90_queries<T>(b, 0) + (uint32_t)consumer * 8192, 16);
     at.keys_at = sm90_matrix(sm90_keys<T>(b, 0), 16);
     at.values_at = sm90_matrix(sm90_values<T>(b, 0), T::KEYS * 128);

@@ -22,7 +22,7 @@ GPU_FN void sm90_begin(sm90_rows &rows, float lowest) {
 /* Takes a row's sink into its factor, and stores its lse. */
 GPU_FN void sm90_end_row(const sm90_block &b, const sm90_tile *t, int row, float most, float sum,
                          float *factor) {
-    row = sm90_opaque(row);
+    row = gpu_opaque(row);
     const int pack = b.schedule->pack, head = row & ((1 << pack) - 1);
     if (row >= t->rows)
         return;

@@ -223,13 +223,6 @@ GPU_FN void sm90_store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
                  : "memory");
 }
 
-/* x, of which the compiler does not know that it is the same as before: what follows from it is
- * computed where it is needed, and takes no registers of loops around. */
-GPU_FN int sm90_opaque(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 /* x, which is equal in all lanes, in a way that the compiler knows it to be the same: loops and
  * addresses that follow from it take a warp's registers. */
 GPU_FN int sm90_uniform(int x) {
