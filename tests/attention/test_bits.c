@@ -352,17 +352,24 @@ TEST(attention_bits, caps_beside_large_scores) {
     }
 }
 
+/* The kernel that rotates queries beside its products. */
+static const char *kernel_beside_products(void) {
+    const char *kernel = NULL;
+    attention_required();
+    for (int k = 0; (kernel = device_kernel_of("attention", k)) && strcmp(kernel, "sm90") != 0; k++)
+        ;
+    if (!kernel)
+        SKIP("no kernel rotates so");
+    return kernel;
+}
+
 /* Queries so many that Hopper's kernel rotates them beside its products: in order, the first ones
  * of a row by its lengths, packed sequences, and rows of a batch that have lengths. */
 static void check_beside_products(int64_t dim, int64_t heads) {
     enum { TOKENS = 4200, ROOM = 16, CASES_OF = 5 };
     static const int64_t ends[CASES_OF][4] = {
         {0}, {0, 1111, 1111, 4100}, {0, 1111, 1111, 4100}, {13, 1000, 4000, 4199}, {2090, 1990}};
-    const char *kernel = NULL;
-    for (int k = 0; (kernel = device_kernel_of("attention", k)) && strcmp(kernel, "sm90") != 0; k++)
-        ;
-    if (!kernel)
-        SKIP("no kernel rotates so");
+    const char *kernel = kernel_beside_products();
     for (int i = 0; i < CASES_OF; i++) {
         attention_case c;
         make_plain(&c, ROPE_BF16, dim, TOKENS, TOKENS + ROOM, heads);
@@ -402,9 +409,32 @@ static void check_beside_products(int64_t dim, int64_t heads) {
 }
 
 TEST(attention_bits, queries_that_rotate_beside_products) {
-    attention_required();
     check_beside_products(128, 8);
     check_beside_products(64, 32);
+}
+
+/* They are written to q.out, too, as a launch ahead of other kernels writes them. */
+TEST(attention_bits, queries_that_are_written_beside_products) {
+    enum { TOKENS = 4200, DIM = 128, HEADS = 8 };
+    const size_t bytes = (size_t)TOKENS * HEADS * DIM * sizeof(uint16_t);
+    const char *kernel = kernel_beside_products();
+    for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
+        attention_case c;
+        make_plain(&c, dtype, DIM, TOKENS, TOKENS, 2 * HEADS);
+        c.args.rope.q.heads = HEADS;
+        c.desc.window = 40;
+        attention_describe(&c, kernel);
+        unsigned char *expected = arena_after(&c, kernel);
+        c.args.rope.q.out = c.base.arena + bytes;
+        unsigned char *got = arena_after(&c, kernel), *ahead = arena_after(&c, "tiles");
+        CHECK(expected && got && ahead, "declined");
+        CHECK(memcmp(got + 2 * bytes, expected + 2 * bytes, bytes) == 0, "out differs");
+        CHECK(memcmp(got + bytes, ahead + bytes, bytes) == 0, "q.out differs");
+        free(expected);
+        free(got);
+        free(ahead);
+        attention_free(&c);
+    }
 }
 
 /* MLA's heads of which the value is the first elements of the key, copied and where it lies: one

@@ -35,6 +35,18 @@ static void room_for_queries(const rope_attention_problem *p, const gpu_attentio
     q->out_stride[0] = call->rope.tokens * q->out_stride[1];
 }
 
+/* Whether the kernel of sm_90a, alone, rotates queries and writes them to q.out. */
+static int writes_queries(const launches *l) {
+    rope_attention_call call = l->call;
+    gpu_attention_choice choice;
+    call.rope.tensor[0].out = NULL;
+    if (!l->state->sm90 || !l->state->problem.rotates[0] || !call.rope.tokens ||
+        !gpu_sm90_writes(&l->state->problem, &call, &l->call.rope.tensor[0]))
+        return 0;
+    gpu_attention_choose(l->state, &call, &choice);
+    return choice.rest.kernel == GPU_ATTEND_SM90 && !choice.few.kernel;
+}
+
 /* Room in the workspace for what rotates ahead; 0 where its bytes overflow. */
 static int prepare(launches *l, char *workspace, gpu_attention_layout *layout) {
     const rope_attention_problem *p = &l->state->problem;
@@ -44,7 +56,9 @@ static int prepare(launches *l, char *workspace, gpu_attention_layout *layout) {
         return 0;
     if (p->rotates[1] && !l->call.k.out)
         room_for_keys(p, layout, workspace, &l->call);
-    if (!q->out && l->call.rope.tokens && !gpu_attention_rotates_queries(l->state, &l->call))
+    if (q->out && writes_queries(l))
+        l->call.rope.tensor[0].out = NULL;
+    else if (!q->out && l->call.rope.tokens && !gpu_attention_rotates_queries(l->state, &l->call))
         room_for_queries(p, layout, workspace, &l->call);
     return 1;
 }
@@ -174,10 +188,13 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
     gpuError_t error = gpuSuccess;
     if (!prepare(&l, workspace, &layout))
         return gpuErrorMemoryAllocation;
-    l.sm90 =
-        (gpu_sm90_memory){(char *)workspace + layout.tickets, (char *)workspace + layout.angles,
-                          (int32_t *)(void *)((char *)workspace + layout.failed),
-                          (char *)workspace + layout.gathered};
+    l.sm90 = (gpu_sm90_memory){(char *)workspace + layout.tickets,
+                               (char *)workspace + layout.angles,
+                               (int32_t *)(void *)((char *)workspace + layout.failed),
+                               (char *)workspace + layout.gathered,
+                               {0}};
+    if (call->rope.tensor[0].out && !l.call.rope.tensor[0].out)
+        l.sm90.rotated = call->rope.tensor[0];
     if (gpu_attention_may_fail(&state->problem)) {
         l.failed = (int32_t *)(void *)((char *)workspace + layout.failed);
         error = gpu_attention_check_keys(&l);
@@ -211,6 +228,7 @@ int gpu_attention_normalises(const gpu_attention_state *state, const rope_attent
                              const gpu_sm90_norms *norms) {
     launches l = {.state = state, .call = *call};
     gpu_attention_choice choice;
-    return state->sm90 && choose(&l, &choice) && choice.rest.kernel == GPU_ATTEND_SM90 &&
-           !choice.few.kernel && gpu_sm90_normalises(&state->problem, &l.call, norms);
+    return state->sm90 && !call->rope.tensor[0].out && choose(&l, &choice) &&
+           choice.rest.kernel == GPU_ATTEND_SM90 && !choice.few.kernel &&
+           gpu_sm90_normalises(&state->problem, &l.call, norms);
 }

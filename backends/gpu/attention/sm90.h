@@ -36,10 +36,11 @@ enum {
 
 /* Device memory that a launch writes to, at multiples of 16. */
 typedef struct gpu_sm90_memory {
-    void *tickets;   /* GPU_SM90_TICKETS bytes: a counter, and whether there is no tile */
-    void *angles;    /* gpu_sm90_angles() bytes of each query, where they rotate here */
-    int32_t *failed; /* of each sequence, where gpu_sm90_looks_at_pages() */
-    void *gathered;  /* the first part of keys and values, where they are gathered */
+    void *tickets;        /* GPU_SM90_TICKETS bytes: a counter, and whether there is no tile */
+    void *angles;         /* gpu_sm90_angles() bytes of each query, where they rotate here */
+    int32_t *failed;      /* of each sequence, where gpu_sm90_looks_at_pages() */
+    void *gathered;       /* the first part of keys and values, where they are gathered */
+    rope_operand rotated; /* its out, where there is one, has queries that rotate here */
 } gpu_sm90_memory;
 enum { GPU_SM90_TICKETS = 8 };
 
@@ -88,6 +89,10 @@ int gpu_sm90_looks_at_pages(const rope_attention_problem *problem);
 
 /* Whether queries of such a call rotate here. */
 int gpu_sm90_rotates(const rope_attention_problem *problem, const rope_attention_call *call);
+
+/* Whether queries that rotate here may be written, too, to such an out, by vectors of 16 bytes. */
+int gpu_sm90_writes(const rope_attention_problem *problem, const rope_attention_call *call,
+                    const rope_operand *rotated);
 
 /* Whether queries and keys of such a call have their norms here. */
 int gpu_sm90_normalises(const rope_attention_problem *problem, const rope_attention_call *call,
@@ -139,6 +144,12 @@ static inline int gpu_sm90_fits(const rope_attention_problem *problem,
 
 static inline int gpu_sm90_looks_at_pages(const rope_attention_problem *problem) {
     (void)problem;
+    return 0;
+}
+
+static inline int gpu_sm90_writes(const rope_attention_problem *problem,
+                                  const rope_attention_call *call, const rope_operand *rotated) {
+    (void)problem, (void)call, (void)rotated;
     return 0;
 }
 

@@ -55,9 +55,9 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                sizeof(float), &layout->bytes, &layout->parts) &&
            gpu_workspace_add((const int64_t[]){state->sm90 != NULL, 1, 1, 1}, GPU_SM90_TICKETS,
                              &layout->bytes, &layout->tickets) &&
-           gpu_workspace_add((const int64_t[]){state->sm90 && !has_q_out ? sizes->q_rows : 0,
-                                               sizes->tokens, 1, 1},
-                             gpu_sm90_angles(p), &layout->bytes, &layout->angles) &&
+           gpu_workspace_add(
+               (const int64_t[]){state->sm90 ? sizes->q_rows : 0, sizes->tokens, 1, 1},
+               gpu_sm90_angles(p), &layout->bytes, &layout->angles) &&
            gpu_workspace_add((const int64_t[]){1, 1, 1, 1},
                              gathered < 0x1p63 ? (size_t)gathered : SIZE_MAX, &layout->bytes,
                              &layout->gathered);

@@ -216,10 +216,30 @@ GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
     __syncthreads();
 }
 
-/* Writes heads to where they go, 16 bytes at a time. again: elements that are finite stay. */
+/* Leaves out heads whose elements were all finite ahead of their rotation, by halves: of finite
+ * numbers that makes one of a pair infinite at most, of others both. A barrier is behind it. */
 template <int DTYPE>
-GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int64_t *to, void *data,
-                                       bool again) {
+GPU_FN void gpu_backward_leave_finite(const gpu_backward_waiting &w, int from, int pairs,
+                                      int64_t *to, const void *data, int64_t step) {
+    typedef typename gpu_element<DTYPE>::bits bits;
+    for (int n = gpu_backward_thread(); n < w.count; n += GPU_ATTENTION_THREADS) {
+        const bits *head = (const bits *)data + to[n];
+        int i = to[n] == GPU_BACKWARD_NOWHERE ? w.used : 0;
+        for (; i < w.used; i++)
+            if (!gpu_is_finite(gpu_widen<DTYPE>(head[i * step])) &&
+                (i < from || i >= from + 2 * pairs ||
+                 (i < from + pairs && !gpu_is_finite(gpu_widen<DTYPE>(head[(i + pairs) * step])))))
+                break;
+        if (i == w.used)
+            to[n] = GPU_BACKWARD_NOWHERE;
+    }
+    __syncthreads();
+}
+
+/* Writes heads to where they go, 16 bytes at a time. */
+template <int DTYPE>
+GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int64_t *to,
+                                       void *data) {
     enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
     const int units = w.dim / V;
     for (int e = gpu_backward_thread(); e < w.count * units; e += GPU_ATTENTION_THREADS) {
@@ -230,30 +250,22 @@ GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int6
 #pragma unroll
         for (int k = 0; k < V; k += 4)
             gpu_read_numbers<4>(w.x + n * w.stride + i + k, x + k);
-        char *out = (char *)data + (to[n] + i) * SIZE;
-        if (again) {
-            float y[V];
-            gpu_unpack<DTYPE, V>(gpu_load<DTYPE, V>(out), y);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                x[k] = gpu_is_finite(y[k]) ? y[k] : x[k];
-        }
-        gpu_store<DTYPE, V>(out, gpu_pack<DTYPE, V>(x));
+        gpu_store<DTYPE, V>((char *)data + (to[n] + i) * SIZE, gpu_pack<DTYPE, V>(x));
     }
 }
 
 /* Writes heads to where they go, rotated back. rope: the call of tensor TENSOR's tokens; moves:
- * whether 16 bytes can be written at a time; again: elements that are finite stay, none rotates. */
+ * whether 16 bytes can be written at a time. */
 template <int DTYPE, int TENSOR>
 GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call *rope,
                                const gpu_backward_waiting &w, const int64_t *to, void *data,
-                               int64_t step, bool moves, bool again) {
+                               int64_t step, bool moves) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const rope_problem *r = gpu_reread(&p->rope);
     if (moves && (!w.rotates || r->pairing_in == r->pairing_out)) {
         if (w.rotates)
             gpu_backward_rotate<DTYPE, TENSOR>(r, rope, w);
-        gpu_backward_store_vectors<DTYPE>(w, to, data, again);
+        gpu_backward_store_vectors<DTYPE>(w, to, data);
         return;
     }
     const int pairs = w.rotates ? r->pairs : 0, units = w.dim - pairs,
@@ -265,7 +277,7 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
         bits *out = (bits *)data + to[n];
         if (i >= 0) { /* an element outside the window */
             const int at = pairs == 0 || i < from ? i : i + 2 * pairs;
-            if (at < w.used && !(again && gpu_is_finite(gpu_widen<DTYPE>(out[at * step]))))
+            if (at < w.used)
                 out[at * step] = gpu_narrow<DTYPE>(w.x[n * w.stride + at]);
             continue;
         }
@@ -282,7 +294,7 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
  */
 template <int DTYPE, int KEYS>
 GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_tile *tile,
-                               int which, const rope_token *tokens, const int64_t *to, int32_t fits,
+                               int which, const rope_token *tokens, int64_t *to, int32_t fits,
                                int count, int stride, int dim, float *x) {
     const rope_attention_backward_call *c = gpu_reread(t.call);
     const rope_attention_problem *p = gpu_reread(t.p);
@@ -299,10 +311,12 @@ GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_t
     void *data = !KEYS ? c->dq : which ? c->dv : c->dk;
     const int64_t step = (!KEYS ? c->dq_stride : which ? c->dv_stride : c->dk_stride)[3];
     const int32_t moves = !KEYS ? GPU_BACKWARD_DQ : which ? GPU_BACKWARD_DV : GPU_BACKWARD_DK;
+    if (data && gpu_reread(fits) & GPU_BACKWARD_AGAIN)
+        gpu_backward_leave_finite<DTYPE>(w, p->rope.rotary_offset[KEYS],
+                                         w.rotates ? p->rope.pairs : 0, to, data, step);
     if (data)
         gpu_backward_store<DTYPE, KEYS>(p, KEYS ? t.keys : &c->forward.rope, w, to, data, step,
-                                        gpu_reread(fits) & moves,
-                                        gpu_reread(fits) & GPU_BACKWARD_AGAIN);
+                                        gpu_reread(fits) & moves);
     __syncthreads();
 }
 

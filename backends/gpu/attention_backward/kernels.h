@@ -36,7 +36,7 @@ enum {
     GPU_BACKWARD_DK = 32,
     GPU_BACKWARD_DV = 64,
     GPU_BACKWARD_OUT = 128,
-    GPU_BACKWARD_AGAIN = 256 /* elements of gradients that are finite stay as they are */
+    GPU_BACKWARD_AGAIN = 256 /* heads of gradients whose elements are all finite stay */
 };
 
 /*

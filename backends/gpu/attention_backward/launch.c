@@ -11,8 +11,7 @@ typedef struct launches {
     gpu_attention_launches behind; /* its q and k are dq and dk */
     int behind_rotates[2];         /* by "rope" */
     int rotates_later[2];          /* by a pass over sequences */
-    int sm90;                      /* kernels of sm90/ take the call, and what is rotated of it,
-                                    * of which they rotate nothing */
+    int sm90;                      /* kernels of sm90/ take the call, and what is rotated of it */
     const gpu_backward_state *state;
     rope_attention_problem problem;    /* transposed; of the kernels that write gradients */
     rope_attention_backward_call call; /* its q.in and k.in are rotated */
@@ -72,7 +71,7 @@ static int rotates_behind(const launches *l, int tensor) {
 }
 
 /* Finds which gradients "rope" rotates behind the kernels: there angles of a token serve all of its
- * heads, while a block of theirs has one head. */
+ * heads, while a block of theirs has one head, and but those of sm90/ computes them. */
 static void find_behind(launches *l) {
     rope_attention_call *call = &l->behind.call;
     rope_operand *q = &call->rope.tensor[0];
@@ -88,6 +87,8 @@ static void find_behind(launches *l) {
     call->k.cache = call->k.out; /* as with a cache, keys that no query sees do not rotate */
     l->problem = l->state->transposed;
     l->sm90 = l->sm90 && gpu_backward_sm90_fits(&l->problem, &l->call);
+    if (l->sm90 && gpu_backward_sm90_turns(&l->problem, &l->call))
+        return;
     for (int tensor = 0; tensor < 2; tensor++) {
         l->behind_rotates[tensor] = wanted[tensor] && rotates_behind(l, tensor);
         l->rotates_later[tensor] =
@@ -174,6 +175,7 @@ static gpuError_t gradients_by_sm90(launches *l, const gpu_backward_layout *layo
                                                   (int32_t *)(void *)(workspace + layout->list[1])},
                                          .stats = (float *)(void *)(workspace + layout->stats),
                                          .delta = l->delta,
+                                         .angles = workspace + layout->angles,
                                          .sums = layout->joins ? workspace + layout->sums : NULL,
                                          .added = workspace + layout->added,
                                          .multiprocessors = l->state->forward.on.multiprocessors,

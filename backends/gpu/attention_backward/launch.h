@@ -24,6 +24,7 @@ typedef struct gpu_backward_layout {
     size_t counters;  /* theirs */
     size_t sequences; /* what they know of each */
     size_t list[2];   /* int32_t, as they have them */
+    size_t angles;    /* by which they rotate gradients */
     size_t sums;      /* fp32, of dq, as they have them */
     size_t added;     /* uint32_t, what was added */
     int joins;        /* whether there are those */

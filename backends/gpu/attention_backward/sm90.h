@@ -49,6 +49,7 @@ typedef struct gpu_backward_sm90_call {
     void *sequences;  /* where all of them lie, then the rest */
     int32_t *list[2]; /* of tiles of rows, of keys */
     float *stats, *delta;
+    void *angles;       /* gpu_sm90_angles() bytes of each query */
     void *sums, *added; /* of dq; NULL: there are none */
     int multiprocessors;
     int early, follows_early; /* the first launch may start early, and those behind it */
@@ -81,7 +82,13 @@ gpuError_t gpu_backward_sm90_load(const rope_attention_problem *problem);
 int gpu_backward_sm90_fits(const rope_attention_problem *problem,
                            const rope_attention_backward_call *call);
 
-/* dq, delta and stats, then dk and dv, none of which rotates, then what is computed again. */
+/* Whether dq and dk of such a call may be rotated back where they are stored: keys stand where
+ * queries do, and each is seen by its own. */
+int gpu_backward_sm90_turns(const rope_attention_problem *problem,
+                            const rope_attention_backward_call *call);
+
+/* dq, delta and stats, then dk and dv, then what is computed again. dq and dk are rotated where the
+ * problem rotates them. */
 gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *call);
 
 #else
@@ -103,6 +110,12 @@ static inline gpuError_t gpu_backward_sm90_load(const rope_attention_problem *pr
 
 static inline int gpu_backward_sm90_fits(const rope_attention_problem *problem,
                                          const rope_attention_backward_call *call) {
+    (void)problem, (void)call;
+    return 0;
+}
+
+static inline int gpu_backward_sm90_turns(const rope_attention_problem *problem,
+                                          const rope_attention_backward_call *call) {
     (void)problem, (void)call;
     return 0;
 }

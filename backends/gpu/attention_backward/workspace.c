@@ -1,4 +1,5 @@
 #include "backends/gpu/attention/sizes.h"
+#include "backends/gpu/attention/sm90.h"
 #include "backends/gpu/attention_backward/launch.h"
 #include "backends/gpu/attention_backward/sm90.h"
 
@@ -35,7 +36,8 @@ static int add_sums(const gpu_attention_sizes *s, int slab, gpu_backward_layout 
 }
 
 /* What kernels of sm90/ have; 0 where bytes overflow. */
-static int add_sm90(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
+static int add_sm90(const rope_attention_problem *p, const gpu_attention_sizes *s,
+                    gpu_backward_layout *layout) {
     const int64_t each = GPU_BACKWARD_SM90_TILE, listed = GPU_BACKWARD_SM90_LISTED,
                   rows = tiles_of(each, s->tokens, s->q_rows, s->sequences),
                   keys = tiles_of(each, s->k_tokens, s->k_rows, s->sequences);
@@ -54,7 +56,9 @@ static int add_sm90(const gpu_attention_sizes *s, gpu_backward_layout *layout) {
            gpu_workspace_add((const int64_t[]){rows, listed, s->q_heads, 1}, sizeof(int32_t),
                              &layout->bytes, &layout->list[0]) &&
            gpu_workspace_add((const int64_t[]){keys, listed, s->k_heads, 1}, sizeof(int32_t),
-                             &layout->bytes, &layout->list[1]);
+                             &layout->bytes, &layout->list[1]) &&
+           gpu_workspace_add((const int64_t[]){s->q_rows, s->tokens, 1, 1}, gpu_sm90_angles(p),
+                             &layout->bytes, &layout->angles);
 }
 
 /* 0 where bytes overflow. */
@@ -77,7 +81,7 @@ static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes 
                element, &layout->bytes, &layout->queries) &&
            gpu_workspace_add((const int64_t[]){s->q_rows, s->tokens, s->q_heads, 1}, sizeof(float),
                              &layout->bytes, &layout->delta) &&
-           (!state->sm90 || add_sm90(s, layout)) &&
+           (!state->sm90 || add_sm90(p, s, layout)) &&
            (!state->sm90 || !gpu_backward_sm90_joins(p) ||
             add_sums(s, GPU_BACKWARD_JOINT_SLAB(is_longer), layout));
 }

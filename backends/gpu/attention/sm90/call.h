@@ -21,6 +21,19 @@ int sm90_stands_by_lengths(const rope_attention_call *call);
 /* Whether rows of a batch have positions of their own. */
 int sm90_has_rows(const rope_attention_call *call);
 
+/* Whether a rotation is one by such angles as a launch computes: exact ones of one axis, of pairs
+ * that lie half a window apart in vectors of 16 bytes. */
+int sm90_has_angles(const rope_problem *rope);
+
+/* Computes angles of queries, and sets memory's tickets to 0. */
+gpuError_t sm90_launch_angles(const rope_attention_problem *problem,
+                              const rope_attention_call *call, const gpu_sm90_memory *memory,
+                              int early, gpuStream_t stream);
+
+/* The rotation of queries, or keys that stand alike, by those. */
+sm90_rotation sm90_rotation_of(const rope_problem *rope, const rope_attention_call *call,
+                               int tensor, void *angles);
+
 /* Vectors of four angles that a token has. */
 static inline int64_t sm90_fours_of(const rope_problem *rope) {
     return rope->pairs / 4;

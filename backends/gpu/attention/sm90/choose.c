@@ -33,28 +33,40 @@ static sm90_room room_of(const rope_attention_problem *p) {
 /* Elements of queries from which a pass over them takes longer than the launch that has angles. */
 enum { LONG_PASS = 1 << 22 };
 
+int sm90_has_angles(const rope_problem *r) {
+    return r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
+           !r->xpos_rate && r->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
+           r->pairing_out == ROPE_PAIRING_HALF_SPLIT && r->arithmetic == ROPE_ARITHMETIC_FP32 &&
+           r->pairs % 8 == 0 && r->rotary_offset[0] % 8 == 0 && r->rotary_offset[1] % 8 == 0;
+}
+
 /* Whether queries are rotated in shared memory: where they are copied a tile ahead, and heads share
  * angles or a pass ahead would look for lengths. */
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
-    const rope_problem *r = &p->rope;
-    const rope_position_map *map = &call->rope.position;
     return GPU_SM90_QUERIES(room_of(p).dim) == 2 &&
            (sm90_pack_of(call->rope.tensor[0].heads / call->k.heads) > 0 ||
             sm90_stands_by_lengths(call)) &&
            call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
                LONG_PASS / p->head_dim &&
-           r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
-           !r->xpos_rate && r->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
-           r->pairing_out == ROPE_PAIRING_HALF_SPLIT && r->arithmetic == ROPE_ARITHMETIC_FP32 &&
-           r->pairs % 8 == 0 && r->rotary_offset[0] % 8 == 0 && !map->offsets;
+           sm90_has_angles(&p->rope) && !call->rope.position.offsets;
 }
 
 int gpu_sm90_rotates(const rope_attention_problem *p, const rope_attention_call *call) {
     return p->rotates[0] && !call->rope.tensor[0].out;
 }
 
+int gpu_sm90_writes(const rope_attention_problem *p, const rope_attention_call *call,
+                    const rope_operand *rotated) {
+    return rotated->out != rotated->in && 2 * p->rope.pairs == p->head_dim && !p->cache &&
+           gpu_moves_head(rotated->out, rotated->out_stride, call->rope.batch, call->rope.tokens,
+                          rotated->heads, 16, p->rope.dtype) &&
+           gpu_sm90_fits(p, call);
+}
+
 size_t gpu_sm90_angles(const rope_attention_problem *p) {
-    return p->rotates[0] ? (size_t)sm90_fours_of(&p->rope) * 8 * sizeof(float) : 0;
+    return p->rotates[0] && sm90_has_angles(&p->rope)
+               ? (size_t)sm90_fours_of(&p->rope) * 8 * sizeof(float)
+               : 0;
 }
 
 int32_t sm90_keys_of_tile(const rope_attention_problem *p) {

@@ -131,6 +131,9 @@ template <class T> GPU_FN void sm90_rotate_first(const sm90_block &b, int tile, 
                    min(first + (64 >> pack), sm90_queries_of(b, t)), (int)threadIdx.x & 127, 128,
                    norms);
     sm90_group_barrier(consumer);
+    if (!T::NORMS && b.schedule->rotation.out)
+        sm90_write_queries<T>(b, t, sm90_queries<T>(b, tile & 1), consumer * 64,
+                              min(consumer * 64 + 64, t->rows), (int)threadIdx.x & 127, 128);
 }
 
 /* Goes on to the first tile of keys of tile at.tile. */

@@ -47,6 +47,8 @@ typedef struct sm90_rotation {
     int32_t from;     /* the first element that rotates */
     int32_t row_step; /* rows of angles from a batch row to the next, 0 where they are the same */
     const float *angles;
+    void *out;             /* where rotated queries of whole heads are written, too, or NULL */
+    int64_t out_stride[3]; /* over [row, token, head] */
 } sm90_rotation;
 
 /* Positions and frequencies from which angles are computed: exact positions of one axis, and one

@@ -14,32 +14,33 @@ enum { ROUNDS = 4 };
  * given out early keeps another block from it. */
 enum { MANY_ROUNDS = 12 };
 
-static gpuError_t launch_angles(const gpu_sm90_call *l, int early) {
-    const rope_problem *r = &l->problem->rope;
-    const rope_position_map *map = &l->call->rope.position;
-    const int64_t tokens = l->call->rope.tokens,
-                  count = tokens * (sm90_has_rows(l->call) ? l->call->rope.batch : 1) *
-                          sm90_fours_of(r);
+gpuError_t sm90_launch_angles(const rope_attention_problem *problem,
+                              const rope_attention_call *call, const gpu_sm90_memory *memory,
+                              int early, gpuStream_t stream) {
+    const rope_problem *r = &problem->rope;
+    const rope_position_map *map = &call->rope.position;
+    const int64_t tokens = call->rope.tokens,
+                  count = tokens * (sm90_has_rows(call) ? call->rope.batch : 1) * sm90_fours_of(r);
     sm90_positions p = {.count = count,
                         .fours = (int32_t)sm90_fours_of(r),
                         .tokens = (int32_t)tokens,
                         .negative = r->direction != ROPE_FORWARD,
                         .wide = map->wide,
-                        .depends = sm90_stands_by_lengths(l->call),
+                        .depends = sm90_stands_by_lengths(call),
                         .factor = (float)r->set[0].attention_factor,
                         .turns = r->set[0].turns,
                         .ids = map->ids,
                         .id_row = map->id_stride[1],
                         .id_token = map->id_stride[2],
-                        .offset = map->ids || sm90_stands_by_lengths(l->call)
+                        .offset = map->ids || sm90_stands_by_lengths(call)
                                       ? map->offset
-                                      : rope_sum(map->offset, l->call->k_tokens - tokens),
-                        .angles = l->memory.angles,
-                        .tickets = l->memory.tickets};
-    void *arguments[] = {&p, (void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call};
+                                      : rope_sum(map->offset, call->k_tokens - tokens),
+                        .angles = memory->angles,
+                        .tickets = memory->tickets};
+    void *arguments[] = {&p, (void *)(uintptr_t)problem, (void *)(uintptr_t)call};
     const dim3 grid = {(uint32_t)gpu_divide_up(count, SM90_ANGLE_THREADS), 1, 1},
                block = {SM90_ANGLE_THREADS, 1, 1};
-    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, l->stream,
+    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, stream,
                              early);
 }
 
@@ -158,7 +159,8 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const int looks = gpu_sm90_looks_at_pages(p);
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
-        error = launch_angles(l, looks ? l->follows_early : l->early);
+        error = sm90_launch_angles(p, l->call, &l->memory, looks ? l->follows_early : l->early,
+                                   l->stream);
     if (!gpu_attention_converts(p))
         return error == gpuSuccess ? attend(l, 1) : error;
     const size_t row =

@@ -233,8 +233,8 @@ GPU_FN void sm90_clean(const sm90_block &b, const sm90_tile *t, int j, int n, in
     sm90_hand_over(SM90_BARRIER(b, values_full, n % 2), thread);
 }
 
-/* Rotates the queries of tile n of a block; those of the first one are rotated by its consumers,
- * who have nothing else to do. */
+/* Rotates, and writes, the queries of tile n of a block; those of the first one are rotated by its
+ * consumers, who have nothing else to do. */
 template <class T>
 GPU_FN void sm90_rotate_queries(const sm90_block &b, const sm90_tile *t, int n, int is_first,
                                 int thread) {
@@ -260,6 +260,8 @@ GPU_FN void sm90_rotate_queries(const sm90_block &b, const sm90_tile *t, int n, 
         first = end;
     }
     sm90_hand_over(SM90_BARRIER(b, queries_full, n % 2), thread);
+    if (!T::NORMS && b.schedule->rotation.out && queries > 0 && !is_first)
+        sm90_write_queries<T>(b, t, sm90_queries<T>(b, n % 2), 0, t->rows, thread, SM90_HELPERS);
 }
 
 /* Rotates queries, and cleans values that have to be. */

@@ -192,4 +192,22 @@ GPU_FN void sm90_rotate(const sm90_block &b, const sm90_tile *t, uint32_t querie
     sm90_writes_known();
 }
 
+/* Writes rotated rows first to end - 1 of a tile to where the caller wants them. */
+template <class T>
+GPU_FN void sm90_write_queries(const sm90_block &b, const sm90_tile *t, uint32_t queries, int first,
+                               int end, int thread, int threads) {
+    const sm90_rotation &r = b.schedule->rotation;
+    const int pack = b.schedule->pack, chunk = thread % (T::DIM / 8);
+    char *const to = (char *)r.out + 2 * (t->q_row * r.out_stride[0] +
+                                          t->q_token * r.out_stride[1] + t->head * r.out_stride[2]);
+    if (chunk * 4 >= r.pairs)
+        return;
+#pragma unroll 2
+    for (int row = first + thread / (T::DIM / 8); row < end; row += threads / (T::DIM / 8))
+        *(uint4 *)(void *)(to +
+                           2 * ((row >> pack) * r.out_stride[1] +
+                                (row & ((1 << pack) - 1)) * r.out_stride[2]) +
+                           16 * chunk) = sm90_read(queries + sm90_chunk(SM90_ROWS, row, chunk));
+}
+
 #endif

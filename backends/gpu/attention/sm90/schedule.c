@@ -49,13 +49,10 @@ sm90_mask sm90_mask_of(const rope_attention_problem *p) {
                        near(p->chunk)};
 }
 
-static sm90_rotation rotation_of(const rope_attention_problem *p, const rope_attention_call *call,
-                                 void *angles) {
-    const rope_problem *r = &p->rope;
-    if (!gpu_sm90_rotates(p, call))
-        return (sm90_rotation){0};
+sm90_rotation sm90_rotation_of(const rope_problem *r, const rope_attention_call *call, int tensor,
+                               void *angles) {
     return (sm90_rotation){.pairs = r->pairs,
-                           .from = r->rotary_offset[0],
+                           .from = r->rotary_offset[tensor],
                            .row_step = sm90_has_rows(call) ? (int32_t)call->rope.tokens : 0,
                            .angles = angles};
 }
@@ -74,8 +71,12 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
                        .has_sinks = p->sink_dtype != 0,
                        .splits = splits,
                        .tickets = memory->tickets,
-                       .rotation = rotation_of(p, call, memory->angles),
                        .lse = call->lse};
+    if (gpu_sm90_rotates(p, call))
+        s.rotation = sm90_rotation_of(&p->rope, call, 0, memory->angles);
+    s.rotation.out = memory->rotated.out;
+    for (int i = 0; i < 3; i++)
+        s.rotation.out_stride[i] = memory->rotated.out_stride[i];
     s.lowest = -FLT_MAX / (s.unit > 0.5f ? 2 * s.unit : 1);
     for (int i = 0; i < 3; i++)
         s.lse_stride[i] = call->lse_stride[i];

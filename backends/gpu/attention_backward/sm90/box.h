@@ -2,6 +2,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_BOX_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SM90_BOX_H
 
+#include "backends/gpu/attention/sm90/angles.h"
 #include "backends/gpu/attention_backward/sm90/tile.h"
 
 /* --- weights --- */
@@ -287,14 +288,50 @@ struct sm90_target {
     int pack, rows;
 };
 
+/* Rotates a box back, with the bits of rope_apply; rows of a token share its angles, which are read
+ * a token ahead. */
+template <int DTYPE, int DIM>
+GPU_FN void sm90_rotate_box(uint32_t box, const sm90_rotation &r, const sm90_target &to) {
+    const int thread = (int)threadIdx.x & 127, eights = r.pairs / 8, c = thread % eights,
+              groups = 128 / eights, one = r.from / 8 + c, other = one + eights,
+              tokens = (min(to.rows, (int)SM90_BOX) + (1 << to.pack) - 1) >> to.pack;
+    const float4 *angles =
+        (const float4 *)(const void *)r.angles +
+        (int64_t)(r.pairs / 2) * (to.at.row * (int64_t)r.row_step + to.at.token) + c * 2;
+    int token = thread / eights;
+    if (token >= groups || token >= tokens)
+        return;
+    sm90_angles next = sm90_read_angles(angles + token * (r.pairs / 2), r.pairs);
+#pragma unroll 1
+    for (; token < tokens; token += groups) {
+        const sm90_angles m = next;
+        if (token + groups < tokens)
+            next = sm90_read_angles(angles + (token + groups) * (r.pairs / 2), r.pairs);
+#pragma unroll 2
+        for (int row = token << to.pack; row < (token + 1) << to.pack; row++) {
+            const uint32_t at[2] = {sm90_chunk_of<DIM>(box, box, row, one),
+                                    sm90_chunk_of<DIM>(box, box, row, other)};
+            uint4 x = sm90_read(at[0]), y = sm90_read(at[1]);
+            sm90_rotate_eight<DTYPE>(m, x, y);
+            sm90_write(at[0], x);
+            sm90_write(at[1], y);
+        }
+    }
+}
+
 /* Stores a box that a group has written to shared memory; a barrier of the group is behind it where
  * it does so by all of its threads: some rows are not there, or it moves no vectors. */
-template <int DIM>
+template <int DTYPE, int DIM>
 GPU_FN void sm90_store_box(uint32_t box, const sm90_gradient &g, const CUtensorMap *map,
                            int consumer, const sm90_target &to) {
     const int thread = (int)threadIdx.x & 127;
     if (!g.data)
         return;
+    if (g.rotation.pairs) {
+        sm90_rotate_box<DTYPE, DIM>(box, g.rotation, to);
+        sm90_writes_known();
+        sm90_group_barrier(consumer);
+    }
     if (g.has_map && to.rows >= SM90_BOX) {
         if (thread == 0)
             sm90_store_heads(box, map, to.at, DIM / 64, SM90_BOX);

@@ -131,7 +131,7 @@ GPU_FN void sm90_joint_queries(const sm90_backward_schedule &s, const sm90_backw
     sm90_tell<0>(s.turns[0], t, told, bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box<DIM>(
+    sm90_store_box<DTYPE, DIM>(
         box, s.dq, &map, consumer,
         {{t.head, t.of.q_first + first, t.of.q_row}, s.pack, (t.of.q_count - first) << s.pack});
     if (threadIdx.x % 128 == 0)

@@ -237,8 +237,8 @@ GPU_FN void sm90_joint_store(const sm90_joint_block &b, const sm90_backward_tile
     sm90_tell<0>(s.turns[1], t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box<DIM>(keys, s.dk, maps.dk, consumer, to);
-    sm90_store_box<DIM>(values, s.dv, maps.dv, consumer, to);
+    sm90_store_box<DTYPE, DIM>(values, s.dv, maps.dv, consumer, to);
+    sm90_store_box<DTYPE, DIM>(keys, s.dk, maps.dk, consumer, to);
 }
 
 template <int DIM>

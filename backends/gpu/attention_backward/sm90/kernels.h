@@ -70,12 +70,13 @@ typedef struct sm90_backward_order {
     sm90_backward_place *places; /* of a head's tiles; NULL: sequences are not packed */
 } sm90_backward_order;
 
-/* Where a gradient goes; data NULL: it is not wanted. */
+/* Where a gradient goes, and how it is rotated back; data NULL: it is not wanted. */
 typedef struct sm90_gradient {
     void *data;
     int64_t stride[4]; /* of [row, token, head, element] */
     int32_t chunks;    /* of 8 elements of a head */
     int32_t has_map;   /* else elements are written one by one */
+    sm90_rotation rotation;
 } sm90_gradient;
 
 /* Which tile is next; and tiles whose gradients are not finite, which a second launch computes

@@ -290,8 +290,9 @@ GPU_FN void sm90_store_keys(const sm90_backward_block &b, int n, int consumer,
     sm90_tell<CAREFUL>(s.turns[1], *t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box<DIM>(box, to, map, consumer,
-                        {{t->head, t->of.k_first + first, t->of.k_row}, 0, t->of.k_count - first});
+    sm90_store_box<DTYPE, DIM>(
+        box, to, map, consumer,
+        {{t->head, t->of.k_first + first, t->of.k_row}, 0, t->of.k_count - first});
 }
 
 /* Joins the gradients of the group's keys, and stores what is this block's of them. */

@@ -1,4 +1,6 @@
 /* Tensor maps, the order of tiles, and the launches. */
+#include "backends/gpu/attention/prologue.h"
+#include "backends/gpu/attention/sm90/call.h"
 #include "backends/gpu/attention/sm90/map.h"
 #include "backends/gpu/attention_backward/sm90.h"
 #include "backends/gpu/attention_backward/sm90/kernels.h"
@@ -50,14 +52,16 @@ static const void *const *kernels_of(const rope_attention_problem *p, int which)
 }
 
 gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
-    const void *kernels[5 + JOINT] = {gpu_backward_sm90_prepare_kernel};
-    const int count = is_wide(p) ? 7 : 5, joins = gpu_backward_sm90_joins(p);
+    const void *kernels[6 + JOINT] = {gpu_backward_sm90_prepare_kernel};
+    const int count = is_wide(p) ? 7 : 5, joins = gpu_backward_sm90_joins(p),
+              all = count + (joins ? JOINT : 0);
     int32_t early;
     for (int i = 1; i < count; i++)
         kernels[i] = kernels_of(p, (i - 1) / 2)[(i - 1) % 2];
     for (int i = 0; i < JOINT && joins; i++)
         kernels[count + i] = joint_kernel(p, i);
-    gpuError_t error = gpu_kernels_load(kernels, count + (joins ? JOINT : 0), &early);
+    kernels[all] = gpu_attention_sm90_angles_kernel;
+    gpuError_t error = gpu_kernels_load(kernels, (size_t)all + 1, &early);
     if (joins && error == gpuSuccess)
         error = gpu_allow_shared(kernels[count + GRADIENTS], SM90_BACKWARD_SHARED);
     for (int i = 1; i < count && error == gpuSuccess; i++)
@@ -165,6 +169,14 @@ int gpu_backward_sm90_fits(const rope_attention_problem *p, const rope_attention
     return count_tiles(c, &s, 1);
 }
 
+int gpu_backward_sm90_turns(const rope_attention_problem *p,
+                            const rope_attention_backward_call *c) {
+    const rope_attention_call *f = &c->forward;
+    const rope_position_map *q = &f->rope.position, *k = &f->k_position;
+    return p->rotates[0] && sm90_has_angles(&p->rope) && gpu_attention_stands_alike(f) &&
+           q->cu_seqlens == k->cu_seqlens && !f->q_lengths && !f->k_lengths && !q->offsets;
+}
+
 static int encode_stats(CUtensorMap *map, const sm90_backward_schedule *s) {
     const cuuint64_t units = (cuuint64_t)s->rows * (cuuint64_t)(s->heads * (s->shares >> s->pack)),
                      step = 4 * (cuuint64_t)s->stats_step,
@@ -175,7 +187,7 @@ static int encode_stats(CUtensorMap *map, const sm90_backward_schedule *s) {
 }
 
 static sm90_gradient gradient_of(const sm90_view *v) {
-    sm90_gradient g = {(void *)(uintptr_t)v->data, {0}, v->dim / 8, sm90_map_fits(v)};
+    sm90_gradient g = {(void *)(uintptr_t)v->data, {0}, v->dim / 8, sm90_map_fits(v), {0}};
     memcpy(g.stride, v->stride, sizeof g.stride);
     return g;
 }
@@ -222,6 +234,10 @@ static sm90_backward_schedule schedule_of(const gpu_backward_sm90_call *l, const
                                 .added = l->added,
                                 .slab = GPU_BACKWARD_JOINT_SLAB(is_long(l->problem)),
                                 .to_cap = cap > 0 ? scale / cap : 0};
+    if (l->problem->rotates[0])
+        s.dq.rotation = sm90_rotation_of(&l->problem->rope, &c->forward, 0, l->angles);
+    if (l->problem->rotates[1])
+        s.dk.rotation = sm90_rotation_of(&l->problem->rope, &c->forward, 1, l->angles);
     s.slabs = slabs_of(&c->forward, s.slab);
     const int packed[2] = {c->forward.rope.position.cu_seqlens != NULL,
                            c->forward.k_position.cu_seqlens != NULL};
@@ -330,6 +346,10 @@ gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
     if (!encode_stats(&stats, &s))
         return cudaErrorInvalidValue;
     gpuError_t error = prepare(l, &s);
+    if (l->problem->rotates[0] && error == gpuSuccess)
+        error = sm90_launch_angles(l->problem, &l->call->forward,
+                                   &(gpu_sm90_memory){.angles = l->angles}, l->follows_early,
+                                   l->stream);
     void *rows[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &maps[OUT], &maps[DQ], &s},
          *keys[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &stats, &maps[DK], &maps[DV], &s};
     const int joint = joint_of(&s, &l->call->forward), dk = s.dk.data != NULL,

@@ -150,7 +150,7 @@ GPU_FN void sm90_wide_end_rows(const sm90_backward_block &b, const sm90_rows_map
     sm90_tell<CAREFUL>(s.turns[0], t, &b.header->told[consumer], bad);
     sm90_writes_known();
     sm90_group_barrier(consumer);
-    sm90_store_box<T::DIM>(
+    sm90_store_box<DTYPE, T::DIM>(
         box, s.dq, maps.dq, consumer,
         {{t.head, t.of.q_first + first, t.of.q_row}, s.pack, (t.of.q_count - first) << s.pack});
     sm90_group_barrier(consumer);
