@@ -197,6 +197,7 @@ template <class T>
 GPU_FN void sm90_write_queries(const sm90_block &b, const sm90_tile *t, uint32_t queries, int first,
                                int end, int thread, int threads) {
     const sm90_rotation &r = b.schedule->rotation;
+    thread = gpu_opaque(thread);
     const int pack = b.schedule->pack, chunk = thread % (T::DIM / 8);
     char *const to = (char *)r.out + 2 * (t->q_row * r.out_stride[0] +
                                           t->q_token * r.out_stride[1] + t->head * r.out_stride[2]);
