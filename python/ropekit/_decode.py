@@ -263,12 +263,20 @@ def _starts(q: Tensor, text: str, k_lengths: Tensor, cu_seqlens: Tensor | None) 
     return k_lengths - cu_seqlens.diff() if fit else None
 
 
+def _may_require(arguments: Any) -> bool:
+    """Whether a gradient may be required. Of the usual arguments the others are integers."""
+    q, k, v, _, k_cache, v_cache, *others = arguments
+    if len(others) > 3 or q.requires_grad or k.requires_grad or v.requires_grad:
+        return True
+    return bool(k_cache.requires_grad or v_cache.requires_grad)
+
+
 def _call(arguments: Any, results: Any) -> Tensor:
     written = [x for x in results if x is not None]
     try:
         if is_compiling() or are_transforms_active():
             return _OPERATOR(*arguments)  # type: ignore[no-any-return]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and _may_require(arguments):
             refuse_gradients(given_of(arguments).items())
         for x in written:
             if x.is_neg() or x.is_inference():
