@@ -664,20 +664,22 @@ static void choose_defaults(test_random *r, attention_case *c) {
 }
 
 /* Rows of few queries, some of fewer than the call's, whose keys end within pages and at multiples
- * of 16, are fewer than queries, none, and once so many that kernels split them. */
+ * of 16, are fewer than queries, none, once so many that kernels split them, and once of a ring. */
 static void choose_few(test_random *r, attention_case *c) {
     enum { PARTS = 3 };
     static const struct {
-        int64_t dim, page_size, window, sinks, k_heads, group, q_count[PARTS], k_count[PARTS];
+        int64_t dim, page_size, ring, window, sinks, k_heads, group;
+        int64_t q_count[PARTS], k_count[PARTS];
     } rows[ATTENTION_FEW_ROWS] = {
-        {128, 16, 0, 0, 1, 8, {1, 1, 1}, {64, 77, 1}},
-        {64, 48, 0, ROPE_F32, 2, 4, {3, 1, 2}, {96, 200, 5}},
-        {128, 32, 40, 0, 1, 2, {8, 3, 0}, {160, 161, 30}},
-        {128, 0, 0, ROPE_F32, 1, 2, {8, 8, 8}, {33, 48, 5}},
-        {64, 0, 20, 0, 2, 3, {1, 1, 1}, {100, 100, 100}},
-        {128, 0, 0, 0, 1, 4, {2, 3, 1}, {80, 47, 0}},
-        {128, 16, 0, 0, 1, 3, {3, 1, 2}, {750, 16, 400}},
-        {64, 16, 0, ROPE_F32, 1, 4, {8, 5, 1}, {112, 111, 17}},
+        {128, 16, 0, 0, 0, 1, 8, {1, 1, 1}, {64, 77, 1}},
+        {64, 48, 0, 0, ROPE_F32, 2, 4, {3, 1, 2}, {96, 200, 5}},
+        {128, 32, 0, 40, 0, 1, 2, {8, 3, 0}, {160, 161, 30}},
+        {128, 0, 0, 0, ROPE_F32, 1, 2, {8, 8, 8}, {33, 48, 5}},
+        {64, 0, 0, 20, 0, 2, 3, {1, 1, 1}, {100, 100, 100}},
+        {128, 0, 0, 0, 0, 1, 4, {2, 3, 1}, {80, 47, 0}},
+        {128, 16, 0, 0, 0, 1, 3, {3, 1, 2}, {750, 16, 400}},
+        {64, 16, 0, 0, ROPE_F32, 1, 4, {8, 5, 1}, {112, 111, 17}},
+        {128, 16, 64, 0, 0, 1, 4, {1, 1, 1}, {203, 64, 40}},
     };
     const int64_t i = c->base.index % ATTENTION_FEW_ROWS;
     rope_desc *rope = &c->base.desc;
@@ -689,6 +691,7 @@ static void choose_few(test_random *r, attention_case *c) {
     c->desc.sink_dtype = (int32_t)rows[i].sinks;
     c->desc.cache = rows[i].page_size ? ROPE_CACHE_TABLE : 0;
     c->desc.page_size = rows[i].page_size;
+    c->desc.ring = rows[i].ring;
     c->desc.table_dtype = c->desc.cache ? (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64) : 0;
     c->base.args.k.heads = rows[i].k_heads;
     c->base.args.q.heads = rows[i].k_heads * rows[i].group;

@@ -7,7 +7,7 @@
 #include "tests/oracle/attention.h"
 #include "tests/rope/cases.h"
 
-enum { ATTENTION_MAX_PARTS = 4, ATTENTION_FEW_ROWS = 8 };
+enum { ATTENTION_MAX_PARTS = 4, ATTENTION_FEW_ROWS = 9 };
 
 typedef struct attention_case {
     test_case base;           /* arena, pieces and random numbers; desc and args are not used */

@@ -30,6 +30,7 @@ typedef struct one_launch {
     int32_t by_sequence; /* ROPE_CACHE_SEQUENCE */
     int32_t window, sinks, soft_cap;
     int32_t sequences, places; /* 0: SEQUENCES, PLACES */
+    int32_t even;              /* all have as many keys as the longest */
     int32_t dim;               /* 0: 128 */
     int32_t store, scale;      /* of the cache; 0: elements */
     int32_t ring, chunk, tree; /* 0: none */
@@ -57,6 +58,12 @@ static const one_launch cases[] = {
     {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 640, .places = 64},
     {ROPE_F16, 2, 8, .page_size = 16, .sequences = 640, .places = 64, .slots = 1},
     {ROPE_BF16, 1, 3, .page_size = 32, .sequences = 96, .places = 950},
+    /* more splits than blocks */
+    {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 70, .places = 1750, .even = 1},
+    {ROPE_F16, 2, 4, .page_size = 16, .sequences = 34, .places = 1750, .even = 1, .sinks = 1},
+    {ROPE_BF16, 4, 4, .page_size = 16, .sequences = 34, .places = 1750, .even = 1},
+    {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 34, .places = 1750, .even = 1,
+     .store = ROPE_I8},
     /* heads of 64 */
     {ROPE_BF16, 1, 4, .page_size = 16, .norm = ROPE_NORM_ROUND_TWICE, .dim = 64},
     {ROPE_F16, 1, 8, .page_size = 32, .pairing = ROPE_PAIRING_INTERLEAVED, .slots = 1, .dim = 64},
@@ -147,7 +154,7 @@ static int64_t places_of(const one_launch *o) {
 }
 
 static int32_t keys_of(const one_launch *o, int64_t sequence) {
-    return lengths[sequence % SEQUENCES] % (int32_t)places_of(o);
+    return lengths[o->even ? SEQUENCES - 1 : sequence % SEQUENCES] % (int32_t)places_of(o);
 }
 
 /* New tokens of a sequence. */

@@ -30,6 +30,7 @@ template <int ROWS_, int DIM_, int CODES_, int BANDS_> struct decode_shape {
         JOINERS = SM90_DECODE_JOINERS_OF(ROWS, CODES),
         AHEAD = SM90_DECODE_AHEAD,
         BEHIND = SM90_DECODE_BEHIND,
+        LEVELS = SM90_DECODE_LEVELS_OF(ROWS, DIM, CODES),
         CHUNK_BYTES = SM90_DECODE_CHUNK_BYTES(DIM, CODES),
         STORED = CODES ? DIM : 2 * DIM, /* bytes of a head in the cache */
         SLOT = 2 * CHUNK_BYTES,
@@ -40,8 +41,9 @@ template <int ROWS_, int DIM_, int CODES_, int BANDS_> struct decode_shape {
 
 /* A split as the end of its rows knows it. */
 struct decode_split {
-    int sequence, head, split, splits; /* head: over [band, key head] */
-    int begin, tokens;                 /* of its row */
+    int sequence, head, part, parts; /* head: over [band, key head]; part: of its series */
+    int begin, tokens;               /* of its row */
+    int nth, is_last;                /* of its series */
 };
 
 /* An item as the warps that multiply are told of it: its chunks, and those without new tokens of
@@ -60,7 +62,7 @@ template <class S> struct decode_header {
     uint64_t queries_ready[SM90_DECODE_AHEAD], fresh_ready[SM90_DECODE_AHEAD],
         sums_ready[SM90_DECODE_BEHIND], sums_free[SM90_DECODE_BEHIND];
     uint64_t split_ready[S::JOINERS], split_taken[S::JOINERS];
-    decode_split split[S::JOINERS];                             /* 0 splits: there is no other */
+    decode_split split[S::JOINERS];                             /* 0 parts: there is no other */
     decode_split ready[SM90_DECODE_HELPERS][SM90_DECODE_AHEAD]; /* of a helper's items */
     decode_split joined[SM90_DECODE_HELPERS + S::JOINERS];      /* of each warp */
     float2 top[SM90_DECODE_BEHIND][S::WARPS]
@@ -72,18 +74,20 @@ template <class S> struct decode_header {
 template <class S> struct decode_block {
     const sm90_decode_call *call;
     decode_header<S> *header;
-    char *fresh;   /* [item, token], keys and values of new tokens */
-    char *queries; /* [item, row] */
-    float *sums;   /* [item, warp, row] */
-    uint32_t ring; /* [warp, stage], keys and values of a chunk */
-    float *scales; /* [warp, stage], of its keys, then of its values */
+    char *fresh;    /* [item, token], keys and values of new tokens */
+    char *queries;  /* [item, row] */
+    float *sums;    /* [item, warp, row] */
+    float *waiting; /* [level, row], sums of 2^level splits of a series, with their tops */
+    uint32_t ring;  /* [warp, stage], keys and values of a chunk */
+    float *scales;  /* [warp, stage], of its keys, then of its values */
 };
 
 template <class S>
 GPU_FN decode_block<S> decode_block_of(char *memory, const sm90_decode_call *call) {
     static_assert(sizeof(decode_header<S>) <= 2048, "room for the header");
     char *sums = memory + SM90_DECODE_RING_OF(S::ROWS, S::DIM, S::CODES),
-         *queries = sums + SM90_DECODE_SUMS_OF(S::ROWS, S::DIM, S::CODES),
+         *waiting = sums + SM90_DECODE_SUMS_OF(S::ROWS, S::DIM, S::CODES),
+         *queries = waiting + SM90_DECODE_WAITING_OF(S::ROWS, S::DIM, S::CODES),
          *fresh = queries + SM90_DECODE_QUERIES_OF(S::ROWS, S::DIM),
          *scales = fresh + SM90_DECODE_FRESH_OF(S::ROWS, S::DIM),
          *header = scales + SM90_DECODE_SCALES_OF(S::ROWS, S::DIM, S::CODES);
@@ -92,6 +96,7 @@ GPU_FN decode_block<S> decode_block_of(char *memory, const sm90_decode_call *cal
             fresh,
             queries,
             (float *)(void *)sums,
+            (float *)(void *)waiting,
             (uint32_t)__cvta_generic_to_shared(memory),
             (float *)(void *)scales};
 }
@@ -152,14 +157,16 @@ GPU_FN int64_t decode_value(decode_raw x, int wide) {
 
 /* --- items --- */
 
-/* A walk over the items of a block, over [sequence, split, key head]; each lane has a sequence of
- * the 32 that are looked at. */
+/* A walk over the items of a block, of series over [sequence, series, key head]; each lane has a
+ * sequence of the 32 that are looked at. */
 struct decode_walk {
-    int item, sequence, before; /* the item; the first of those sequences, and items ahead of it */
-    int counts, items;          /* of the lane's sequence; of all up to it */
-    int splits, first,
-        chunks;       /* its splits; the first chunk that is seen, and as many from it on */
-    int start, begin; /* its first new token's index and place, where they are asked for */
+    int series, nth;      /* the series, and its next split */
+    int sequence, before; /* the first of those sequences, and series ahead of it */
+    int most;             /* chunks of a series of more than one split */
+    int counts, all;      /* of the lane's sequence; series of all up to it */
+    int splits, levels;   /* its splits, 2^levels of a series */
+    int first, chunks;    /* the first chunk that is seen, and as many from it on */
+    int start, begin;     /* its first new token's index and place, where they are asked for */
 };
 
 /* What is read of a lane's sequence. */
@@ -173,6 +180,7 @@ struct decode_item {
     int counts, first, last;
     int start, begin; /* of its first new token: the index of its key, and its place in a row */
     int band;
+    int nth, levels, is_last; /* of its series */
 };
 
 /* Counts of a sequence: its new tokens, and in the bits above its keys, -1 where it is out of
@@ -258,6 +266,27 @@ GPU_FN int decode_counts_of(const sm90_decode_call *c, decode_lengths read) {
     return (int)((uint32_t)(valid ? keys : -1) << DECODE_TOKEN_BITS) | (fits ? (int)tokens : 0);
 }
 
+/* Chunks of the longest series: a block's share of all, a little more where sequences are of about
+ * one length, and else a fourth. The first 32 sequences tell it. */
+GPU_FN int decode_most_of_series(const sm90_decode_call *c, int chunks) {
+    const float longest = (float)__reduce_max_sync(~0u, chunks),
+                all = (float)__reduce_add_sync(~0u, chunks),
+                by = longest * (float)min(c->sequences, 32) <= all * 1.125f ? 1.0625f : 0.25f;
+    return (int)fminf(all * c->share * by, 0x1p21f);
+}
+
+/* As many splits of a sequence are in a series as have at most w.most chunks. */
+template <class S> GPU_FN int decode_levels(const decode_walk &w) {
+    if (w.chunks <= w.most)
+        return min((int)S::LEVELS, 31 - __clz(2 * w.splits - 1));
+    const int most = w.most * w.splits, levels = max(__clz(w.chunks) - __clz(most), 0);
+    return min((int)S::LEVELS, max(levels - (w.chunks << levels > most), 0));
+}
+
+GPU_FN int decode_series(int splits, int levels) {
+    return (splits + (1 << levels) - 1) >> levels;
+}
+
 /* places: whether those of new tokens are asked for. */
 template <class S>
 GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_lengths read,
@@ -273,12 +302,16 @@ GPU_FN void decode_look(const sm90_decode_call *c, decode_walk &w, decode_length
     w.first = decode_first_chunk(c, w.counts);
     w.chunks = decode_chunks(decode_keys(w.counts)) - w.first;
     w.splits = decode_splits(c, w.chunks);
-    w.items = w.sequence + lane < c->sequences && counts
-                  ? w.splits * decode_bands<S>(c, w.counts) * c->k_heads
-                  : 0;
+    if (c->share > 0) {
+        w.most = w.sequence ? w.most : decode_most_of_series(c, w.chunks);
+        w.levels = decode_levels<S>(w);
+    }
+    w.all = w.sequence + lane < c->sequences && counts
+                ? decode_series(w.splits, w.levels) * decode_bands<S>(c, w.counts) * c->k_heads
+                : 0;
     for (int d = 1; d < 32 && d < c->sequences; d *= 2) {
-        const int other = __shfl_up_sync(~0u, w.items, d);
-        w.items += lane < d ? 0 : other;
+        const int other = __shfl_up_sync(~0u, w.all, d);
+        w.all += lane < d ? 0 : other;
     }
 }
 
@@ -290,38 +323,44 @@ GPU_FN decode_walk decode_begin(const sm90_decode_call *c, decode_lengths read, 
     return w;
 }
 
-/* Items of all the sequences that are looked at. */
-GPU_FN int decode_items(const sm90_decode_call *c, const decode_walk &w) {
-    return __shfl_sync(~0u, w.items, min(c->sequences - w.sequence, 32) - 1);
+/* Series of all the sequences that are looked at. */
+GPU_FN int decode_all(const sm90_decode_call *c, const decode_walk &w) {
+    return __shfl_sync(~0u, w.all, min(c->sequences - w.sequence, 32) - 1);
 }
 
 /* Splits begin at floor(chunks * split / splits), in floats, behind those that no query sees. */
 template <class S, bool PLACES>
 GPU_FN bool decode_find(const sm90_decode_call *c, decode_walk &w, decode_item *found) {
-    int all = decode_items(c, w);
-    while (w.item - w.before >= all) {
+    int all = decode_all(c, w);
+    while (w.series - w.before >= all) {
         w.before += all;
         w.sequence += 32;
         if (w.sequence >= c->sequences) {
-            w.items = 0;
+            w.all = 0;
             return false;
         }
         decode_look<S>(c, w, decode_read_lengths(c, w.sequence, PLACES), PLACES);
-        all = decode_items(c, w);
+        all = decode_all(c, w);
     }
-    const int n = w.item - w.before, lane = __ffs((int)__ballot_sync(~0u, w.items > n)) - 1,
-              ahead = __shfl_sync(~0u, w.items, max(lane - 1, 0)), at = n - (lane ? ahead : 0);
+    const int n = w.series - w.before, lane = __ffs((int)__ballot_sync(~0u, w.all > n)) - 1,
+              ahead = __shfl_sync(~0u, w.all, max(lane - 1, 0)), at = n - (lane ? ahead : 0);
     found->sequence = w.sequence + lane;
     found->counts = __shfl_sync(~0u, w.counts, lane);
     if (PLACES) {
         found->start = __shfl_sync(~0u, w.start, lane);
         found->begin = __shfl_sync(~0u, w.begin, lane);
     }
-    const int of_head = decode_over(at, c->per_head), bands = decode_bands<S>(c, found->counts);
+    const int of_head = decode_over(at, c->per_head), bands = decode_bands<S>(c, found->counts),
+              series = of_head / bands;
     found->head = at - of_head * c->k_heads;
-    found->split = of_head / bands;
-    found->band = of_head - found->split * bands;
+    found->band = of_head - series * bands;
+    found->levels = __shfl_sync(~0u, w.levels, lane);
+    found->nth = w.nth;
+    found->split = (series << found->levels) + w.nth;
     found->splits = __shfl_sync(~0u, w.splits, lane);
+    found->is_last = w.nth + 1 == 1 << found->levels || found->split + 1 == found->splits;
+    w.nth = found->is_last ? 0 : w.nth + 1;
+    w.series += found->is_last ? (int)gridDim.x : 0;
     const int before = __shfl_sync(~0u, w.first, lane), chunks = __shfl_sync(~0u, w.chunks, lane);
     const float each = __fdividef((float)chunks, (float)found->splits);
     found->first = before + (int)(each * (float)found->split);

@@ -8,7 +8,7 @@ enum { CHUNK = SM90_DECODE_CHUNK, MOST = GPU_DECODE_SM90_MOST };
 
 /* Chunks of a split, of heads of 128 elements: shorter ones make one sequence faster, and cost many
  * sequences more joins, of as many rows as a key head has heads of queries. */
-enum { LEAST_CHUNKS = 23, LEAST_CHUNKS_OF_MANY = 32, FEW_HEADS = 4 };
+enum { LEAST_CHUNKS = 16, LEAST_CHUNKS_OF_MANY = 32, FEW_HEADS = 4 };
 
 /* Most rows of a key head, key heads, and chunks of a sequence. */
 enum { MOST_ROWS = SM90_DECODE_ROWS * SM90_DECODE_BANDS, MOST_HEADS = 4096, MOST_CHUNKS = 1 << 20 };

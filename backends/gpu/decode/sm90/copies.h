@@ -33,16 +33,13 @@ GPU_FN decode_raw decode_pages(const sm90_decode_call *c, int sequence, int chun
 template <class S>
 GPU_FN void decode_look_ahead(const sm90_decode_call *c, decode_copies &s, int warp) {
     s.failed |= DECODE_KNOWN;
-    for (;; s.walk.item += (int)gridDim.x) {
+    do {
         if (!decode_find<S, false>(c, s.walk, &s.item)) {
             s.item.last = 0;
             s.item.first = 0;
             return;
         }
-        if (s.item.first + warp < s.item.last)
-            break;
-    }
-    s.walk.item += (int)gridDim.x;
+    } while (s.item.first + warp >= s.item.last);
     s.next_page = decode_pages<S>(c, s.item.sequence, s.item.first + warp, s.item.last);
 }
 

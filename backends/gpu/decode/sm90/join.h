@@ -1,7 +1,7 @@
-/* What is done behind an item. Helper warps sum what the compute warps give. Joiners count the
- * splits that are in memory, and helpers a block's last one, for which nothing is left to do
- * meanwhile. The warp that counts a sequence's last split joins its rows, in the order of splits:
- * none waits. */
+/* What is done behind an item. Helper warps sum what the compute warps give, and join splits of a
+ * series. Joiners count the series that are in memory, and helpers a block's last one, for which
+ * nothing is left to do meanwhile. The warp that counts a sequence's last series joins its rows:
+ * none waits. Splits are joined as the leaves of a binary tree, whichever are a series. */
 #ifndef ROPEKIT_GPU_DECODE_SM90_JOIN_H
 #define ROPEKIT_GPU_DECODE_SM90_JOIN_H
 
@@ -20,6 +20,15 @@ GPU_FN void decode_scale_add(float4 &to, const float4 &x, float by) {
     to.y = fmaf(x.y, by, to.y);
     to.z = fmaf(x.z, by, to.z);
     to.w = fmaf(x.w, by, to.w);
+}
+
+/* Two nodes of the tree, of which `a` is the first. */
+GPU_FN decode_sum decode_join_two(const decode_sum &a, const decode_sum &b) {
+    const float top = fmaxf(a.top, b.top), x = gpu_exp2(a.top - top), y = gpu_exp2(b.top - top);
+    decode_sum s = {{a.out.x * x, a.out.y * x, a.out.z * x, a.out.w * x}, top, a.sum * x};
+    decode_scale_add(s.out, b.out, y);
+    s.sum = a.sum < 0 || b.sum < 0 ? -1 : fmaf(b.sum, y, s.sum);
+    return s;
 }
 
 /* Of all compute warps. */
@@ -106,16 +115,42 @@ GPU_FN unsigned long long decode_count(unsigned long long *counter) {
     return x;
 }
 
-/* Ends a row of a sequence that has one split, and leaves that of another in memory. */
-template <int DTYPE, class S>
-GPU_FN void decode_store(const sm90_decode_call *c, const decode_split &to, int row,
-                         const decode_sum &s) {
+/* Joins a row with those of the series that wait. False: it waits for another. */
+template <class S>
+GPU_FN bool decode_join_series(const decode_block<S> &b, const decode_split &of, int row,
+                               decode_sum &s) {
     const int lane = decode_lane();
-    if (to.splits == 1) {
+#pragma unroll 1
+    for (int level = 0; 1 << level <= of.nth || !of.is_last; level++) {
+        float *at = b.waiting + (level * S::ROWS + row) * S::SUM_FLOATS;
+        float4 *out = (float4 *)(void *)(at + decode_part_lane<S>() * 4);
+        float2 *top = (float2 *)(void *)(at + S::DIM);
+        if (of.nth >> level & 1) {
+            s = decode_join_two({*out, top->x, top->y}, s);
+        } else if (!of.is_last) {
+            if (decode_writes<S>())
+                *out = s.out;
+            if (lane == 0)
+                *top = {s.top, s.sum};
+            __syncwarp();
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Ends a row of a sequence that has one series, and leaves that of another in memory. */
+template <int DTYPE, class S>
+GPU_FN void decode_store(const decode_block<S> &b, const decode_split &to, int row, decode_sum s) {
+    const sm90_decode_call *c = b.call;
+    const int lane = decode_lane();
+    if (!decode_join_series<S>(b, to, row, s))
+        return;
+    if (to.parts == 1) {
         decode_end<DTYPE, S>(c, to, row, s);
         return;
     }
-    const int64_t part = decode_part<S>(c, to, row) + to.split * decode_rows_of(c, to);
+    const int64_t part = decode_part<S>(c, to, row) + to.part * decode_rows_of(c, to);
     if (decode_writes<S>())
         __stcg((float4 *)(void *)(c->parts.sums + part * S::DIM + lane * 4), s.out);
     if (lane == 0)
@@ -132,49 +167,60 @@ GPU_FN void decode_read_if(float4 &x, const float *from, int reads) {
                  : "memory");
 }
 
-/* A helper's rows of a sequence and key head whose splits are all there. */
+/* Joins up to 16 nodes, whose tops and sums lanes have, into x[0] and `s`: `count` are there. */
+GPU_FN void decode_join_nodes(float4 (&x)[16], float2 top, int count, decode_sum &s) {
+#pragma unroll
+    for (int d = 1; d < 16; d *= 2) {
+        const float2 other = {__shfl_down_sync(~0u, top.x, d), __shfl_down_sync(~0u, top.y, d)};
+        const float most = fmaxf(top.x, other.x);
+        const float2 by = {gpu_exp2(top.x - most), gpu_exp2(other.x - most)};
+        if (decode_lane() + d < count)
+            top = {most, top.y < 0 || other.y < 0 ? -1 : fmaf(other.y, by.y, top.y * by.x)};
+#pragma unroll
+        for (int i = 0; i + d < 16; i += 2 * d) {
+            const float to = __shfl_sync(~0u, by.x, i), from = __shfl_sync(~0u, by.y, i);
+            if (i + d >= count)
+                continue;
+            x[i] = {x[i].x * to, x[i].y * to, x[i].z * to, x[i].w * to};
+            decode_scale_add(x[i], x[i + d], from);
+        }
+    }
+    s = {x[0], __shfl_sync(~0u, top.x, 0), __shfl_sync(~0u, top.y, 0)};
+}
+
+/* A helper's rows of a sequence and key head whose series are all there. */
 template <int DTYPE, class S>
 GPU_FN void decode_join_row(const sm90_decode_call *c, const decode_split &split, int row) {
     enum { AT_ONCE = 16 };
     const int lane = decode_lane(), step = decode_rows_of(c, split);
     const int64_t part = decode_part<S>(c, split, row);
-    const int splits = split.splits;
     const float2 *tops = (const float2 *)(const void *)(c->parts.tops + part * 2);
     const float *sums = c->parts.sums + part * S::DIM + decode_part_lane<S>() * 4;
-    float2 top[2] = {{DECODE_LOWEST, 0}, {DECODE_LOWEST, 0}};
-    float by[2];
-    decode_sum s = {{0, 0, 0, 0}, 0, 0};
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        if (lane + 32 * h < splits)
-            top[h] = __ldcg(tops + (lane + 32 * h) * step);
-    for (int first = 0; first < splits; first += AT_ONCE) {
+    decode_sum s, waiting[2];
+#pragma unroll 1
+    for (int first = 0, n = 0; first < split.parts; first += AT_ONCE, n++) {
+        const int count = min(split.parts - first, (int)AT_ONCE);
+        const float2 top =
+            lane < count ? __ldcg(tops + (first + lane) * step) : float2{DECODE_LOWEST, 0};
         float4 x[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++, sums += step * S::DIM)
-            decode_read_if(x[i], sums, first + i < splits);
-        if (first == 0) {
-            s.top = fmaxf(top[0].x, top[1].x);
-#pragma unroll
-            for (int d = 16; d; d /= 2)
-                s.top = fmaxf(s.top, __shfl_xor_sync(~0u, s.top, d));
-            by[0] = gpu_exp2(top[0].x - s.top);
-            by[1] = gpu_exp2(top[1].x - s.top);
-            s.sum = top[0].y * by[0] + top[1].y * by[1];
-#pragma unroll
-            for (int d = 16; d; d /= 2)
-                s.sum += __shfl_xor_sync(~0u, s.sum, d);
-            s.sum = __any_sync(~0u, top[0].y < 0 || top[1].y < 0) ? -1 : s.sum;
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) /* those beyond have weights of 0 */
-            decode_scale_add(s.out, x[i],
-                             __shfl_sync(~0u, first < 32 ? by[0] : by[1], (first + i) % 32));
+            decode_read_if(x[i], sums, i < count);
+        decode_join_nodes(x, top, count, s);
+        const bool is_last = first + AT_ONCE >= split.parts;
+        if (n & 1)
+            s = decode_join_two(waiting[0], s);
+        else if (!is_last)
+            waiting[0] = s;
+        if (n & 2)
+            s = (n & 1) || is_last ? decode_join_two(waiting[1], s) : s;
+        else if (n & 1)
+            waiting[1] = s;
     }
     decode_end<DTYPE, S>(c, split, row, s);
 }
 
-/* Counts a split's rows of the helpers whose lanes say so, and joins those of which it is the last.
+/* Counts a series' rows of the helpers whose lanes say so, and joins those of which it is the last.
  * To count takes as long as all copies that are under way. */
 template <int DTYPE, class S>
 GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split &split,
@@ -182,7 +228,7 @@ GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split 
     unsigned long long *counter = decode_counter(c, split.sequence, split.head, decode_lane());
     bool last = false;
     if (counts)
-        last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split.splits - 1;
+        last = (int)(decode_count(counter) & ((1u << DECODE_COUNT_BITS) - 1)) == split.parts - 1;
     const unsigned joins = __ballot_sync(~0u, last);
     if (!joins)
         return;
@@ -197,7 +243,7 @@ GPU_FN void decode_count_and_join(const sm90_decode_call *c, const decode_split 
 
 /* --- helpers and joiners --- */
 
-/* Has the next joiner count a split; number: of splits so far. */
+/* Has the next joiner count a series; number: of series so far. */
 template <class S>
 GPU_FN void decode_hand_on(const decode_block<S> &b, const decode_split &split, int helper,
                            int &number) {
@@ -232,7 +278,7 @@ GPU_FN void decode_take(const decode_block<S> &b, int joiner, uint32_t turn, dec
 }
 
 /* Joiners: all that they are handed on. Helpers, which are below 0 of these: their block's last
- * split. */
+ * series. */
 template <int DTYPE, class S> GPU_FN void decode_join(const decode_block<S> &b, int joiner) {
     const int lane = decode_lane();
     for (uint32_t turn = 0;; turn++) {
@@ -241,15 +287,15 @@ template <int DTYPE, class S> GPU_FN void decode_join(const decode_block<S> &b, 
         if (joiner >= 0)
             decode_take<S>(b, own, turn, taken);
         const decode_split split = *taken;
-        if (split.splits > 1)
+        if (split.parts > 1)
             decode_count_and_join<DTYPE, S>(
                 b.call, split, joiner < 0 ? lane == helper : lane < SM90_DECODE_HELPERS);
-        if (joiner < 0 || split.splits == 0)
+        if (joiner < 0 || split.parts == 0)
             return;
     }
 }
 
-/* Leaves the block's last split to decode_join. */
+/* Leaves the block's last series to decode_join. */
 template <int DTYPE, class S>
 GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, int helper,
                         decode_lengths read) {
@@ -279,8 +325,14 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
                 sm90_arrive(decode_address(&b.header->fresh_ready[made % S::AHEAD]));
                 const int head = next.band * c->k_heads + next.head;
                 decode_mark(decode_counter(c, next.sequence, head, helper), loaded.counter);
-                ready[made % S::AHEAD] = {next.sequence, head,       next.split,
-                                          next.splits,   next.begin, decode_tokens(next.counts)};
+                ready[made % S::AHEAD] = {next.sequence,
+                                          head,
+                                          next.split >> next.levels,
+                                          decode_series(next.splits, next.levels),
+                                          next.begin,
+                                          decode_tokens(next.counts),
+                                          next.nth,
+                                          next.is_last};
             }
             __syncwarp();
         }
@@ -291,7 +343,6 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
         }
         if (more) {
             more = decode_find<S, true>(c, walk, &next);
-            walk.item += (int)gridDim.x;
             found += more;
         }
         if (more)
@@ -304,11 +355,11 @@ GPU_FN void decode_help(const decode_block<S> &b, const decode_constants &by, in
             sm90_wait(decode_address(&b.header->sums_ready[at]), (uint32_t)(n / S::BEHIND % 2));
 #pragma unroll 1
             for (int row = helper; row < decode_band_rows<S>(c, last); row += SM90_DECODE_HELPERS)
-                decode_store<DTYPE, S>(c, last, row, decode_sum_of<S>(b, at, row));
+                decode_store<DTYPE, S>(b, last, row, decode_sum_of<S>(b, at, row));
             __syncwarp();
             if (lane == 0)
                 sm90_arrive(decode_address(&b.header->sums_free[at]));
-            if (last.splits > 1 && n < found - 1)
+            if (last.is_last && last.parts > 1 && n < found - 1)
                 decode_hand_on<S>(b, last, helper, handed);
         }
     }

@@ -12,7 +12,8 @@ extern "C" {
 
 /*
  * A row is a query of a head. An item is a split of a sequence's keys for the rows of one key head,
- * or for a band of them where they are more than SM90_DECODE_ROWS.
+ * or for a band of them where they are more than SM90_DECODE_ROWS. A block takes a series of 2^n
+ * splits one after the other, and joins them: what it leaves of them is one part.
  * Each of a block's compute warps takes every so many chunks of 16 keys of an item, by copies of
  * its own. Helper warps prepare what compute warps read, and sum what they give; joiners count
  * splits, and join them.
@@ -46,6 +47,8 @@ enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
 #define SM90_DECODE_WARPS_OF(rows, codes) ((rows) == 16 ? 6 : (rows) == 4 || (codes) ? 8 : 7)
 #define SM90_DECODE_JOINERS_OF(rows, codes) ((codes) || (rows) == 16 ? 2 : 4)
 #define SM90_DECODE_STAGES_OF(dim, codes) ((codes) ? 5 : 384 / (dim))
+/* 2^n splits are the most of a series: n sums of each row wait in shared memory. */
+#define SM90_DECODE_LEVELS_OF(rows, dim, codes) ((rows) == 16 && (dim) == 128 && !(codes) ? 1 : 4)
 /* Most new tokens of a sequence. */
 #define SM90_DECODE_TOKENS_OF(rows) ((rows) > 8 ? SM90_DECODE_TOKENS : 4)
 #define SM90_DECODE_THREADS_OF(rows, codes)                                                        \
@@ -65,6 +68,8 @@ enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
 #define SM90_DECODE_SUMS_OF(rows, dim, codes)                                                      \
     (4 * SM90_DECODE_SUM_FLOATS(dim) * (rows)*SM90_DECODE_WARPS_OF(rows, codes) *                  \
      SM90_DECODE_BEHIND)
+#define SM90_DECODE_WAITING_OF(rows, dim, codes)                                                   \
+    (4 * SM90_DECODE_SUM_FLOATS(dim) * (rows)*SM90_DECODE_LEVELS_OF(rows, dim, codes))
 #define SM90_DECODE_QUERIES_OF(rows, dim)                                                          \
     (SM90_DECODE_AHEAD * SM90_DECODE_QUERY_BYTES(dim) * ((rows) > 8 ? (rows) : 8))
 #define SM90_DECODE_FRESH_OF(rows, dim) (SM90_DECODE_AHEAD * 4 * (dim)*SM90_DECODE_TOKENS_OF(rows))
@@ -72,8 +77,8 @@ enum { SM90_DECODE_AHEAD = 2, SM90_DECODE_BEHIND = 1 };
     ((codes) ? 8 * SM90_DECODE_CHUNK * SM90_DECODE_SLOTS_OF(rows, dim, codes) : 0)
 #define SM90_DECODE_SHARED_OF(rows, dim, codes)                                                    \
     (SM90_DECODE_RING_OF(rows, dim, codes) + SM90_DECODE_SUMS_OF(rows, dim, codes) +               \
-     SM90_DECODE_QUERIES_OF(rows, dim) + SM90_DECODE_FRESH_OF(rows, dim) +                         \
-     SM90_DECODE_SCALES_OF(rows, dim, codes) + 2048)
+     SM90_DECODE_WAITING_OF(rows, dim, codes) + SM90_DECODE_QUERIES_OF(rows, dim) +                \
+     SM90_DECODE_FRESH_OF(rows, dim) + SM90_DECODE_SCALES_OF(rows, dim, codes) + 2048)
 
 /* Flags of a call. */
 enum {
@@ -100,8 +105,8 @@ typedef struct sm90_decode_cache {
     int64_t scale_page, scale_slot, scale_head;
 } sm90_decode_cache;
 
-/* Where splits leave what they give: of [sequence, band, key head] SM90_DECODE_HELPERS counters;
- * over [sequence, key head, split, row] the sums, and the largest logits with their sums of
+/* Where series leave what they give: of [sequence, band, key head] SM90_DECODE_HELPERS counters;
+ * over [sequence, key head, series, row] the sums, and the largest logits with their sums of
  * weights. */
 typedef struct sm90_decode_parts {
     unsigned long long *counters;
@@ -123,6 +128,8 @@ typedef struct sm90_decode_call {
     int32_t pages, page_chunks;        /* of the cache; chunks of a page */
     int32_t capacity;                  /* most keys of a sequence */
     int32_t most_splits, least_chunks; /* of a sequence; of a split, unless it is the only one */
+    float
+        share; /* of a block in the chunks of the first 32 sequences; 0: series are of one split */
     /* 2^32 / page_chunks, k_heads, least_chunks and group, up; 0: 1 */
     uint32_t per_page, per_head, per_split, per_group;
     /* 2^32 / ring_chunks and span, up; 0: 1. Without a ring, or spans, 1 */

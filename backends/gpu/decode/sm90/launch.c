@@ -202,6 +202,9 @@ static gpuError_t launch(const gpu_decode_launch *l) {
         sizes.sequences * call.band_heads * gpu_decode_sm90_splits(&seen, l->multiprocessors);
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {k.threads, 1, 1};
+    if (items > l->multiprocessors)
+        call.share = (float)(sizes.sequences * call.band_heads) /
+                     (float)(gpu_at_most(sizes.sequences, 32) * l->multiprocessors);
     void *arguments[] = {&call};
     return gpu_launch_kernel(k.function, grid, block, arguments, k.shared, l->stream, l->early);
 }

@@ -147,7 +147,7 @@ template <class S>
 GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int helper,
                         decode_loaded<S> &x) {
     x.counter = DECODE_MARK;
-    if (item.splits > 1)
+    if (item.is_last && item.splits > 1 << item.levels)
         x.counter = decode_read_counter(
             decode_counter(c, item.sequence, item.band * c->k_heads + item.head, helper));
     const int ahead = c->k.data ? 0 : decode_keys(item.counts) - decode_tokens(item.counts);
