@@ -151,10 +151,11 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
         x.counter = decode_read_counter(
             decode_counter(c, item.sequence, item.band * c->k_heads + item.head, helper));
     const int ahead = c->k.data ? 0 : decode_keys(item.counts) - decode_tokens(item.counts);
-    x.q_offset = decode_read_offset(&c->steps[0], item.sequence);
     x.k_offset = decode_read_offset(&c->steps[1], item.sequence);
+    if (item.nth == 0) /* the others of a series have the same queries */
+        x.q_offset = decode_read_offset(&c->steps[0], item.sequence);
 #pragma unroll
-    for (int e = 0; e < S::EACH; e++) {
+    for (int e = 0; e < S::EACH && item.nth == 0; e++) {
         const int row = item.band * S::ROWS + decode_nth(helper, e),
                   token = decode_over(row, c->per_group),
                   head = item.head * c->group + row - token * c->group;
@@ -223,7 +224,7 @@ GPU_FN void decode_prepare_queries(const decode_block<S> &b, const decode_consta
             {item.first, item.last}, decode_whole(c, item), item.sequence, item.counts, item.begin,
             item.band * S::ROWS};
 #pragma unroll
-    for (int e = 0; e < S::EACH; e++) {
+    for (int e = 0; e < S::EACH && item.nth < S::AHEAD; e++) {
         const int row = decode_nth(helper, e);
         if (item.band * S::ROWS + row >= decode_tokens(item.counts) * c->group)
             continue; /* 0, as the block began with, or of an item before */
