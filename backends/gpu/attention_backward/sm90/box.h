@@ -288,33 +288,39 @@ struct sm90_target {
     int pack, rows;
 };
 
-/* Rotates a box back, with the bits of rope_apply; rows of a token share its angles, which are read
- * a token ahead. */
+/* Rotates a box back, with the bits of rope_apply. A thread has 8 pairs of some rows side by side,
+ * whose angles and elements are read ahead of the first one's rotation. */
 template <int DTYPE, int DIM>
 GPU_FN void sm90_rotate_box(uint32_t box, const sm90_rotation &r, const sm90_target &to) {
-    const int thread = (int)threadIdx.x & 127, eights = r.pairs / 8, c = thread % eights,
-              groups = 128 / eights, one = r.from / 8 + c, other = one + eights,
-              tokens = (min(to.rows, (int)SM90_BOX) + (1 << to.pack) - 1) >> to.pack;
-    const float4 *angles =
-        (const float4 *)(const void *)r.angles +
-        (int64_t)(r.pairs / 2) * (to.at.row * (int64_t)r.row_step + to.at.token) + c * 2;
-    int token = thread / eights;
-    if (token >= groups || token >= tokens)
-        return;
-    sm90_angles next = sm90_read_angles(angles + token * (r.pairs / 2), r.pairs);
+    enum { ROWS = DIM > 64 ? 4 : 2 };
+    const int thread = (int)threadIdx.x & 127, eights = r.pairs / 8, group = thread / eights,
+              c = thread - group * eights, groups = 128 / eights, one = r.from / 8 + c,
+              rows = min(to.rows, (int)SM90_BOX), step = r.pairs / 2;
+    const float4 *angles = (const float4 *)(const void *)r.angles +
+                           (int64_t)step * (to.at.row * (int64_t)r.row_step + to.at.token) + c * 2;
 #pragma unroll 1
-    for (; token < tokens; token += groups) {
-        const sm90_angles m = next;
-        if (token + groups < tokens)
-            next = sm90_read_angles(angles + (token + groups) * (r.pairs / 2), r.pairs);
-#pragma unroll 2
-        for (int row = token << to.pack; row < (token + 1) << to.pack; row++) {
-            const uint32_t at[2] = {sm90_chunk_of<DIM>(box, box, row, one),
-                                    sm90_chunk_of<DIM>(box, box, row, other)};
-            uint4 x = sm90_read(at[0]), y = sm90_read(at[1]);
-            sm90_rotate_eight<DTYPE>(m, x, y);
-            sm90_write(at[0], x);
-            sm90_write(at[1], y);
+    for (int first = group * ROWS; group < groups && first < rows; first += groups * ROWS) {
+        sm90_angles m[ROWS];
+        uint4 x[ROWS], y[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) /* rows of a token share its angles */
+            if (i && (first + i) & ((1 << to.pack) - 1))
+                m[i] = m[i - 1];
+            else
+                m[i] = sm90_read_angles(angles + (min(first + i, rows - 1) >> to.pack) * step,
+                                        r.pairs);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            x[i] = sm90_read(sm90_chunk_of<DIM>(box, box, first + i, one));
+            y[i] = sm90_read(sm90_chunk_of<DIM>(box, box, first + i, one + eights));
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            sm90_rotate_eight<DTYPE>(m[i], x[i], y[i]);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            sm90_write(sm90_chunk_of<DIM>(box, box, first + i, one), x[i]);
+            sm90_write(sm90_chunk_of<DIM>(box, box, first + i, one + eights), y[i]);
         }
     }
 }
