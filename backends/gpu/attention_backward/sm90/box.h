@@ -292,7 +292,7 @@ struct sm90_target {
  * whose angles and elements are read ahead of the first one's rotation. */
 template <int DTYPE, int DIM>
 GPU_FN void sm90_rotate_box(uint32_t box, const sm90_rotation &r, const sm90_target &to) {
-    enum { ROWS = DIM > 64 ? 4 : 2 };
+    enum { ROWS = DIM == 128 ? 4 : 2 };
     const int thread = (int)threadIdx.x & 127, eights = r.pairs / 8, group = thread / eights,
               c = thread - group * eights, groups = 128 / eights, one = r.from / 8 + c,
               rows = min(to.rows, (int)SM90_BOX), step = r.pairs / 2;
