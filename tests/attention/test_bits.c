@@ -364,11 +364,13 @@ static const char *kernel_beside_products(void) {
 }
 
 /* Queries so many that Hopper's kernel rotates them beside its products: in order, the first ones
- * of a row by its lengths, packed sequences, and rows of a batch that have lengths. */
+ * of a row by its lengths, packed sequences, rows of a batch that have lengths, and sequences
+ * around the length from which they have tall tiles, which see all keys up to theirs. */
 static void check_beside_products(int64_t dim, int64_t heads) {
-    enum { TOKENS = 4200, ROOM = 16, CASES_OF = 5 };
+    enum { TOKENS = 4200, ROOM = 16, CASES_OF = 6 };
     static const int64_t ends[CASES_OF][4] = {
-        {0}, {0, 1111, 1111, 4100}, {0, 1111, 1111, 4100}, {13, 1000, 4000, 4199}, {2090, 1990}};
+        {0},          {0, 1111, 1111, 4100}, {0, 1111, 1111, 4100}, {13, 1000, 4000, 4199},
+        {2090, 1990}, {0, 1535, 3071, 4200}};
     const char *kernel = kernel_beside_products();
     for (int i = 0; i < CASES_OF; i++) {
         attention_case c;
@@ -376,7 +378,7 @@ static void check_beside_products(int64_t dim, int64_t heads) {
         int64_t *list =
             (int64_t *)((uintptr_t)c.args.v.in + TOKENS * (uintptr_t)dim * sizeof(uint16_t));
         memcpy(list, ends[i], sizeof ends[i]);
-        c.desc.window = 40;
+        c.desc.window = i == 5 ? 0 : 40;
         c.k_count[0] = c.args.k_tokens = TOKENS;
         c.args.rope.position_offset = i % 2 ? 1000 : 0;
         if (i == 1) {
@@ -385,7 +387,7 @@ static void check_beside_products(int64_t dim, int64_t heads) {
             c.k_count[0] = ends[i][3];
             c.q_count[0] = ends[i][1];
         }
-        if (i == 2 || i == 3) {
+        if (i == 2 || i == 3 || i == 5) {
             c.args.rope.cu_seqlens = c.args.k_cu_seqlens = list;
             c.parts = c.args.rope.sequences = 3;
             for (int n = 0; n < 3; n++)

@@ -10,8 +10,13 @@
 
 #include <ropekit/backend.h>
 
-/* A block of GPU_SM90_ROWS rows, and the keys that it takes at a time. */
-enum { GPU_SM90_ROWS = 128, SM90_HEADER = 2048 };
+/* A block of GPU_SM90_ROWS rows, and the keys that it takes at a time; those of tall tiles, which
+ * heads of up to 64 have in long sequences. */
+enum { GPU_SM90_ROWS = 128, SM90_TALL_ROWS = 192, SM90_TALL_KEYS = 96, SM90_HEADER = 2048 };
+
+/* Packed sequences of which a block keeps where tiles begin, and what it has seen of the first
+ * ones. */
+enum { SM90_LOOKED = 2048, SM90_SEEN = 384, SM90_SIGHT = 4 * SM90_LOOKED + 128 + 32 * SM90_SEEN };
 #define GPU_SM90_KEYS(dim) ((dim) > 192 ? 80 : 128)
 
 /* Tiles of queries in shared memory; with two there is one of results. */
@@ -19,10 +24,9 @@ enum { GPU_SM90_ROWS = 128, SM90_HEADER = 2048 };
 
 /* Bytes of a block's shared memory: a header with barriers and descriptions of tiles, then tiles of
  * queries, two each of keys and of values, and one of results. */
-#define GPU_SM90_SHARED(dim, v_dim)                                                                \
-    (SM90_HEADER + 2 * GPU_SM90_ROWS * GPU_SM90_QUERIES(dim) * (dim) +                             \
-     4 * GPU_SM90_KEYS(dim) * ((dim) + (v_dim)) +                                                  \
-     (GPU_SM90_QUERIES(dim) == 2 ? 2 * GPU_SM90_ROWS * (v_dim) : 0))
+#define GPU_SM90_SHARED(dim, v_dim, rows, keys)                                                    \
+    (SM90_HEADER + 2 * (rows)*GPU_SM90_QUERIES(dim) * (dim) + 4 * (keys) * ((dim) + (v_dim)) +     \
+     (GPU_SM90_QUERIES(dim) == 2 ? 2 * (rows) * (v_dim) : 0))
 
 /* Latent attention of few queries: a block has heads of one query, a key head
  * GPU_SM90_LATENT_BLOCKS of them, and a header, queries and two tiles of keys in shared memory. A
@@ -36,13 +40,13 @@ enum {
 
 /* Device memory that a launch writes to, at multiples of 16. */
 typedef struct gpu_sm90_memory {
-    void *tickets;        /* GPU_SM90_TICKETS bytes: a counter, and whether there is no tile */
+    void *tickets;        /* GPU_SM90_TICKETS bytes: two counters, and whether there is no tile */
     void *angles;         /* gpu_sm90_angles() bytes of each query, where they rotate here */
     int32_t *failed;      /* of each sequence, where gpu_sm90_looks_at_pages() */
     void *gathered;       /* the first part of keys and values, where they are gathered */
     rope_operand rotated; /* its out, where there is one, has queries that rotate here */
 } gpu_sm90_memory;
-enum { GPU_SM90_TICKETS = 8 };
+enum { GPU_SM90_TICKETS = 12 };
 
 /* Norms ahead of the rotation: of queries, then of keys. */
 typedef struct gpu_sm90_norms {

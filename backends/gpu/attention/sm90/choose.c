@@ -4,6 +4,7 @@
 #include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/candidate.h"
+#include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
 #include <float.h>
@@ -69,12 +70,12 @@ size_t gpu_sm90_angles(const rope_attention_problem *p) {
                : 0;
 }
 
-int32_t sm90_keys_of_tile(const rope_attention_problem *p) {
-    return GPU_SM90_KEYS(room_of(p).dim);
+int32_t sm90_keys_of_tile(const rope_attention_problem *p, int tall) {
+    return tall ? SM90_TALL_KEYS : GPU_SM90_KEYS(room_of(p).dim);
 }
 
-int32_t sm90_page_of(const rope_attention_problem *p) {
-    int64_t page = p->page_size, rest = sm90_keys_of_tile(p);
+int32_t sm90_page_of(const rope_attention_problem *p, int tall) {
+    int64_t page = p->page_size, rest = sm90_keys_of_tile(p, tall);
     if (p->cache != ROPE_CACHE_TABLE)
         return 0;
     while (rest > 0) {
@@ -91,7 +92,7 @@ enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384 };
 
 static int pays(const rope_attention_problem *p, double rows) {
     return p->cache == ROPE_CACHE_TABLE &&
-           rows >= (sm90_page_of(p) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
+           rows >= (sm90_page_of(p, 0) <= GATHER_PAGE ? GATHER_ROWS : GATHER_ROWS_OF_ANY);
 }
 
 /* Smaller calls may have fewer heads of k, hence more rows of each. */
@@ -110,7 +111,7 @@ int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *cal
 enum { LANES = 32 };
 
 static int takes_pages(const rope_attention_problem *p) {
-    const int32_t page = sm90_page_of(p), dim = room_of(p).dim;
+    const int32_t page = sm90_page_of(p, 0), dim = room_of(p).dim;
     return !page || (p->page_size <= INT32_MAX / 2 &&
                      (gpu_attention_converts(p) ||
                       (page % 8 == 0 && GPU_SM90_KEYS(dim) / page * (dim / 64) <= LANES)));
@@ -125,7 +126,24 @@ int gpu_sm90_looks_at_pages(const rope_attention_problem *p) {
     return p->cache != 0;
 }
 
-const void *sm90_kernel_of(const rope_attention_problem *p) {
+static int may_be_tall(const rope_attention_problem *p) {
+    return heads_of(p) == SM90_64 && !(p->soft_cap > 0);
+}
+
+/* Tiles of a sequence from which tall ones are faster: so many of all heads, two for each
+ * multiprocessor of an H100, and so many of a head, as the last one may have few rows. */
+enum { TALL_TILES = 256, TALL_STEPS = 16 };
+
+int32_t sm90_tall_from(const rope_attention_problem *p, const rope_attention_call *call) {
+    const int64_t heads = call->rope.tensor[0].heads,
+                  all = gpu_divide_up(TALL_TILES * SM90_TALL_ROWS, heads),
+                  each = TALL_STEPS * SM90_TALL_ROWS >> sm90_pack_of(heads / call->k.heads);
+    return !may_be_tall(p) ? (int32_t)SM90_FAR : (int32_t)(all > each ? all : each);
+}
+
+const void *sm90_kernel_of(const rope_attention_problem *p, int tall) {
+    if (tall)
+        return gpu_attention_sm90_tall_kernels[p->rope.dtype == ROPE_BF16];
     return (p->soft_cap > 0 ? gpu_attention_sm90_cap_kernels
                             : gpu_attention_sm90_kernels)[heads_of(p)][p->rope.dtype == ROPE_BF16];
 }
@@ -165,22 +183,28 @@ const void *gpu_sm90_kernel(const rope_attention_problem *p, int32_t device) {
     if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
         return NULL;
-    return major == 9 && minor == 0 ? sm90_kernel_of(p) : NULL;
+    return major == 9 && minor == 0 ? sm90_kernel_of(p, 0) : NULL;
+}
+
+int32_t sm90_shared_of(const rope_attention_problem *p, int tall, int depends) {
+    return GPU_SM90_SHARED(room_of(p).dim, room_of(p).v_dim, tall ? SM90_TALL_ROWS : SM90_ROWS,
+                           sm90_keys_of_tile(p, tall)) +
+           (may_be_tall(p) && depends ? SM90_SIGHT : 0);
 }
 
 int32_t gpu_sm90_shared(const rope_attention_problem *p) {
-    return GPU_SM90_SHARED(room_of(p).dim, room_of(p).v_dim);
+    return sm90_shared_of(p, may_be_tall(p), 1);
 }
 
 gpuError_t gpu_sm90_load(const rope_attention_problem *p) {
     const int is_bf16 = p->rope.dtype == ROPE_BF16;
-    const void *const normed = sm90_normed_of(p);
+    const void *const other = may_be_tall(p) ? sm90_kernel_of(p, 1) : sm90_normed_of(p);
     const void *const kernels[] = {
-        sm90_kernel_of(p), normed, gpu_attention_sm90_keys_kernels[is_bf16],
+        sm90_kernel_of(p, 0), other, gpu_attention_sm90_keys_kernels[is_bf16],
         gpu_attention_sm90_angles_kernel, gpu_attention_sm90_pages_kernel};
     int32_t early;
     const gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
-    return error == gpuSuccess && normed ? gpu_allow_shared(normed, gpu_sm90_shared(p)) : error;
+    return error == gpuSuccess && other ? gpu_allow_shared(other, gpu_sm90_shared(p)) : error;
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
@@ -202,7 +226,8 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
         if (!sm90_map_fits(&views[i]))
             return 0;
     return sm90_count_tiles(
-        call, &(sm90_schedule){.pack = sm90_pack_of(call->rope.tensor[0].heads / call->k.heads)});
+        call, SM90_ROWS,
+        &(sm90_schedule){.pack = sm90_pack_of(call->rope.tensor[0].heads / call->k.heads)});
 }
 
 static int takes_norm(const rope_attention_problem *p, const gpu_sm90_norms *norms, int which) {

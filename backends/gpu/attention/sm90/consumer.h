@@ -40,12 +40,12 @@ GPU_FN int sm90_is_part(const sm90_place &at) {
     return at.n < at.right || at.n >= at.whole_end;
 }
 
-/* Begins the product of queries and the next tile of keys. */
-template <class T>
+/* Begins the product of queries and the next tile of keys. ORDERED: in order. */
+template <class T, int ORDERED = T::ORDERED>
 GPU_FN void sm90_begin_scores(const sm90_block &b, const sm90_place &at, float (&s)[T::SCORES]) {
     sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
-    if (T::ORDERED)
-        sm90_await_order(at.consumer);
+    if (ORDERED)
+        sm90_await_order<T>(at.consumer);
     sm90_products_begin();
     sm90_score<T>(s,
                   (uint32_t)sm90_uniform((int)(at.queries + (uint32_t)(at.tile & (T::QUERIES - 1)) *
@@ -67,14 +67,19 @@ GPU_FN void sm90_begin_sums(const sm90_block &b, const sm90_place &at,
     sm90_products_end();
 }
 
-/* Ends the product of queries and keys; LEFT: groups of products that were begun behind it. */
-template <class T, int LEFT>
+/* Ends the product of queries and keys; LEFT: groups of products that were begun behind it. Of
+ * three consumers the next one waits the longest, so it is named at once. */
+template <class T, int LEFT, int ORDERED = T::ORDERED>
 GPU_FN void sm90_end_scores(const sm90_block &b, sm90_place &at, float (&s)[T::SCORES]) {
     sm90_products_wait<LEFT>();
     sm90_settle(s);
+    if (T::TALL)
+        sm90_next_in_order<T>(at.consumer);
     sm90_arrive_if(SM90_BARRIER(b, keys_free, at.keys.stage), at.leads);
     sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads && at.n + 1 == at.tiles);
     sm90_step(at.keys);
+    if (ORDERED && !T::TALL)
+        sm90_next_in_order<T>(at.consumer);
 }
 
 template <class T>
@@ -91,11 +96,15 @@ GPU_FN void sm90_whole(const sm90_block &b, sm90_place &at, sm90_rows &rows, flo
                        uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
     float s[T::SCORES], minus[2];
     sm90_begin_scores<T>(b, at, s);
-    sm90_rescale<T>(out, rows);
+    if (!T::TALL)
+        sm90_rescale<T>(out, rows);
     sm90_begin_sums<T>(b, at, weights, out);
     sm90_end_scores<T, 1>(b, at, s);
-    if (T::ORDERED)
-        sm90_next_in_order(at.consumer);
+    if constexpr (T::TALL) {
+        sm90_end_sums<T>(b, at, out);
+        sm90_weigh<T>(s, rows, unit, b.schedule->lowest, 0, weights, out);
+        return;
+    }
     const int are_near = sm90_near<T>(b.cap, s);
     sm90_maximum<T>(s, rows, minus, unit, b.cap);
     sm90_end_sums<T>(b, at, out);
@@ -114,34 +123,12 @@ GPU_FN int sm90_next_rows(const sm90_block &b, const sm90_place &at) {
                                                     : SM90_PLAIN);
 }
 
-/* Rotates this consumer's rows of a block's first tile, when nobody else has something to do. */
-template <class T> GPU_FN void sm90_rotate_first(const sm90_block &b, int tile, int consumer) {
-    const sm90_tile *t = &b.header->tile[tile % SM90_KNOWN];
-    const int pack = b.schedule->pack, first = consumer * 64 >> pack;
-    float *norms = NULL;
-    if constexpr (T::NORMS) { /* where results will lie */
-        norms = (float *)(void *)((char *)b.header + SM90_HEADER +
-                                  (sm90_results<T>(b, consumer) - b.memory)) -
-                consumer * 64;
-        sm90_find_norms<T>(b, norms, sm90_queries<T>(b, tile & 1), consumer * 64,
-                           min(consumer * 64 + 64, t->rows), (int)threadIdx.x & 127, 128);
-        sm90_group_barrier(consumer);
-    }
-    sm90_rotate<T>(b, t, sm90_queries<T>(b, tile & 1), first,
-                   min(first + (64 >> pack), sm90_queries_of(b, t)), (int)threadIdx.x & 127, 128,
-                   norms);
-    sm90_group_barrier(consumer);
-    if (!T::NORMS && b.schedule->rotation.out)
-        sm90_write_queries<T>(b, t, sm90_queries<T>(b, tile & 1), consumer * 64,
-                              min(consumer * 64 + 64, t->rows), (int)threadIdx.x & 127, 128);
-}
-
 /* Goes on to the first tile of keys of tile at.tile. */
 template <class T> GPU_FN void sm90_enter(const sm90_block &b, sm90_place &at) {
     const sm90_tile *t = sm90_rows_at(b, at.tile);
     const int4 keys = *(const int4 *)(const void *)&t->first;
     at.n = 0;
-    at.whole = sm90_uniform(t->rows == SM90_ROWS);
+    at.whole = sm90_uniform(t->rows == T::ROWS);
     at.tiles = sm90_uniform(keys.y);
     at.right = sm90_uniform(keys.z);
     at.whole_end = at.right + sm90_uniform(keys.w);
@@ -171,26 +158,33 @@ GPU_FN void sm90_cap_part(const sm90_block &b, const sm90_place &at, const sm90_
         sm90_hide_part<T>(at, seen, s);
 }
 
-/* From scores to weights. */
+/* From scores to weights. starts: rows have no weights yet. */
 template <class T>
-GPU_FN void sm90_take(const sm90_block &b, const sm90_place &at, int row, float (&s)[T::SCORES],
-                      sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS]) {
-    float minus[2];
+GPU_FN void sm90_take(const sm90_block &b, const sm90_place &at, int row, int starts,
+                      float (&s)[T::SCORES], sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS],
+                      float (&out)[T::ELEMENTS]) {
+    const float unit = b.schedule->unit;
     sm90_seen seen[2];
     sm90_see_rows(b, sm90_rows_at(b, at.tile), row, seen);
     const int are_near = sm90_near<T>(b.cap, s);
     sm90_hide_part<T>(at, seen, s);
-    sm90_maximum<T>(s, rows, minus, b.schedule->unit, b.cap);
-    sm90_cap_part<T>(b, at, seen, are_near, s);
-    sm90_exponentiate<T>(s, rows, minus, b.schedule->unit, weights);
+    if constexpr (T::TALL) {
+        sm90_weigh<T>(s, rows, unit, b.schedule->lowest, starts, weights, out);
+    } else {
+        float minus[2];
+        sm90_maximum<T>(s, rows, minus, unit, b.cap);
+        sm90_cap_part<T>(b, at, seen, are_near, s);
+        sm90_exponentiate<T>(s, rows, minus, unit, weights);
+    }
 }
 
 /* From the scores of rows' first tile of keys to weights. */
 template <class T>
 GPU_FN void sm90_take_first(const sm90_block &b, sm90_place &at, int row, float (&s)[T::SCORES],
-                            sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS]) {
+                            sm90_rows &rows, uint32_t (&weights)[T::WEIGHTS],
+                            float (&out)[T::ELEMENTS]) {
     sm90_begin(rows, b.schedule->lowest);
-    sm90_take<T>(b, at, row, s, rows, weights);
+    sm90_take<T>(b, at, row, 1, s, rows, weights, out);
     rows.rescale[0] = rows.rescale[1] = 1.0f;
     rows.moves = 0;
     at.adds = 0;
@@ -206,7 +200,7 @@ GPU_FN void sm90_change_rows(const sm90_block &b, const CUtensorMap *map, int ro
     sm90_end<T>(b, sm90_rows_at(b, at.tile - 1), map, at.consumer, row, at.whole, rows, out);
     sm90_enter<T>(b, at);
     sm90_end_scores<T, 0>(b, at, s);
-    sm90_take_first<T>(b, at, row, s, rows, weights);
+    sm90_take_first<T>(b, at, row, s, rows, weights, out);
 }
 
 /* A tile of keys that is seen in part, or stands beside one, or is the first of the next rows:
@@ -221,27 +215,34 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
     const int whole = at.whole;
     sm90_tile *before = sm90_rows_at(b, at.tile - 1);
     sm90_begin_scores<T>(b, at, s);
-    sm90_rescale<T>(out, rows);
+    if (!T::TALL)
+        sm90_rescale<T>(out, rows);
     sm90_begin_sums<T>(b, at, weights, out);
     if (begins) {
         ended = sm90_sum_rows(b, rows);
         sm90_enter<T>(b, at);
     }
     sm90_seen seen[2];
-    sm90_see_rows(b, sm90_rows_at(b, at.tile), row, seen);
+    if (!T::TALL)
+        sm90_see_rows(b, sm90_rows_at(b, at.tile), row, seen);
     if (begins)
         sm90_end_rows(b, before, row, ended);
     sm90_end_scores<T, 1>(b, at, s);
-    if (T::ORDERED)
-        sm90_next_in_order(at.consumer);
+    if (T::TALL) /* late, as registers are few */
+        sm90_see_rows(b, sm90_rows_at(b, at.tile), gpu_opaque(row), seen);
     const int are_near = sm90_near<T>(b.cap, s);
     sm90_hide_part<T>(at, seen, s);
     if (begins)
         sm90_begin(rows, b.schedule->lowest);
-    sm90_maximum<T>(s, rows, minus, unit, b.cap);
-    sm90_end_sums<T>(b, at, out);
-    sm90_cap_part<T>(b, at, seen, are_near, s);
-    sm90_exponentiate<T>(s, rows, minus, unit, weights);
+    if constexpr (T::TALL) {
+        sm90_end_sums<T>(b, at, out);
+        sm90_weigh<T>(s, rows, unit, b.schedule->lowest, begins, weights, out);
+    } else {
+        sm90_maximum<T>(s, rows, minus, unit, b.cap);
+        sm90_end_sums<T>(b, at, out);
+        sm90_cap_part<T>(b, at, seen, are_near, s);
+        sm90_exponentiate<T>(s, rows, minus, unit, weights);
+    }
     sm90_settle(rows.sum); /* else the compiler adds them up behind the store */
     if (begins)
         sm90_store<T>(b, before, map, at.consumer, row, whole, ended.factor, out);
@@ -265,10 +266,9 @@ GPU_FN void sm90_attend_cleaned(const sm90_block &b, const CUtensorMap *map, int
         float s[T::SCORES];
         sm90_begin_scores<T>(b, at, s);
         sm90_end_scores<T, 0>(b, at, s);
-        if (T::ORDERED)
-            sm90_next_in_order(at.consumer);
-        sm90_take<T>(b, at, row, s, rows, weights);
-        sm90_rescale<T>(out, rows);
+        sm90_take<T>(b, at, row, at.n == 0, s, rows, weights, out);
+        if (!T::TALL)
+            sm90_rescale<T>(out, rows);
         sm90_begin_sums<T>(b, at, weights, out);
         const int found = sm90_is_part(at) ? sm90_found(b, at) : 0;
         sm90_end_sums<T>(b, at, out);
@@ -290,14 +290,9 @@ GPU_FN int sm90_attend_plain(const sm90_block &b, const CUtensorMap *map, int ro
     sm90_enter<T>(b, at);
     {
         float s[T::SCORES];
-        sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
-        sm90_products_begin();
-        sm90_score<T>(s,
-                      at.queries + (uint32_t)(at.tile & (T::QUERIES - 1)) * (T::QUERY_BYTES / 16),
-                      at.keys_at + (uint32_t)at.keys.stage * (T::KEY_BYTES / 16));
-        sm90_products_end();
-        sm90_end_scores<T, 0>(b, at, s);
-        sm90_take_first<T>(b, at, row, s, rows, weights);
+        sm90_begin_scores<T, T::TALL>(b, at, s);
+        sm90_end_scores<T, 0, T::TALL>(b, at, s);
+        sm90_take_first<T>(b, at, row, s, rows, weights, out);
     }
     for (;;) {
         if (at.n + 1 >= at.right && at.n + 1 < at.whole_end) {
@@ -327,7 +322,8 @@ GPU_FN int sm90_attend_plain(const sm90_block &b, const CUtensorMap *map, int ro
         sm90_some<T>(b, map, row, ends, at, rows, weights, out);
     }
     if (T::QUERIES == 2) {
-        sm90_rescale<T>(out, rows);
+        if (!T::TALL)
+            sm90_rescale<T>(out, rows);
         sm90_begin_sums<T>(b, at, weights, out);
         sm90_end_sums<T>(b, at, out);
     }
@@ -363,14 +359,14 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
     at.queries = sm90_matrix(sm90_queries<T>(b, 0) + (uint32_t)consumer * 8192, 16);
     at.keys_at = sm90_matrix(sm90_keys<T>(b, 0), 16);
     at.values_at = sm90_matrix(sm90_values<T>(b, 0), T::KEYS * 128);
-    if (T::ORDERED && consumer == 1)
-        sm90_next_in_order(consumer);
+    if (T::ORDERED && consumer == T::CONSUMERS - 1)
+        sm90_next_in_order<T>(at.consumer);
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
         sm90_attend<T>(b, map, at);
         if (at.leads) /* copies have no order, and what is computed again goes where these go */
             sm90_stores_done();
-        sm90_group_barrier(consumer);
+        sm90_group_barrier<T>(consumer);
         sm90_arrive_if(SM90_BARRIER(b, all_ended, 0), at.leads && !careful);
         sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads);
         at.tile++;
@@ -378,7 +374,7 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
             break;
     }
     if (T::ORDERED && consumer == 0) /* nothing is left of the barrier */
-        sm90_await_order(consumer);
+        sm90_await_order<T>(at.consumer);
 }
 
 #endif

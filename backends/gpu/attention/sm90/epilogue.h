@@ -104,12 +104,13 @@ template <class T>
 GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
                             int row, int whole, const float (&factor)[2],
                             const float (&out)[T::ELEMENTS]) {
-    const int thread = (int)threadIdx.x & 127, lane = thread % 32, pack = b.schedule->pack,
-              r = thread / 32 * 16 + lane % 16, c = lane / 16;
+    const int own = (int)threadIdx.x & 127, thread = T::TALL ? gpu_opaque(own) : own,
+              lane = thread % 32, pack = b.schedule->pack, r = thread / 32 * 16 + lane % 16,
+              c = lane / 16;
     uint32_t nothing[2] = {};
     if (thread == 0)
         sm90_stores_read();
-    sm90_group_barrier(consumer);
+    sm90_group_barrier<T>(consumer);
 #pragma unroll
     for (int j = 0; j < T::V_DIM / 8; j += 2) {
         uint32_t two[4];
@@ -118,10 +119,10 @@ GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap
                             two[2], two[3]);
     }
     sm90_writes_known();
-    sm90_group_barrier(consumer);
+    sm90_group_barrier<T>(consumer);
     if (!whole) {
         sm90_copy_rows<T>(b, t, consumer);
-        sm90_group_barrier(consumer);
+        sm90_group_barrier<T>(consumer);
     } else if (thread == 0) {
         sm90_store_heads(sm90_results<T>(b, consumer), map,
                          {t->head, t->q_token + (consumer * 64 >> pack), t->q_row}, T::V_DIM / 64,

@@ -4,25 +4,25 @@
 #include "backends/gpu/attention/sm90/producer.h"
 
 /* Registers of a thread that loads, and of one that multiplies. */
-template <class T> constexpr int sm90_few = T::DIM > 192 ? 56 : 72;
-template <class T> constexpr int sm90_many = T::DIM > 192 ? 224 : 216;
+template <class T> constexpr int sm90_few = T::TALL ? 80 : T::DIM > 192 ? 56 : 72;
+template <class T> constexpr int sm90_many = T::TALL ? 144 : T::DIM > 192 ? 224 : 216;
 
 /* Barriers wait for a copy's bytes, consumers, or one thread. */
-GPU_FN void sm90_start(const sm90_block &b) {
+template <class T> GPU_FN void sm90_start(const sm90_block &b) {
     for (int i = 0; i < 2; i++) {
         sm90_barrier_init(SM90_BARRIER(b, keys_full, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, keys_free, i), SM90_CONSUMERS);
+        sm90_barrier_init(SM90_BARRIER(b, keys_free, i), T::CONSUMERS);
         sm90_barrier_init(SM90_BARRIER(b, values_full, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, values_free, i), SM90_CONSUMERS);
+        sm90_barrier_init(SM90_BARRIER(b, values_free, i), T::CONSUMERS);
         sm90_barrier_init(SM90_BARRIER(b, queries_full, i), 1);
-        sm90_barrier_init(SM90_BARRIER(b, queries_free, i), SM90_CONSUMERS + 1);
+        sm90_barrier_init(SM90_BARRIER(b, queries_free, i), T::CONSUMERS + 1);
         sm90_barrier_init(SM90_BARRIER(b, tile_wanted, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, values_sent, i), 1);
         sm90_barrier_init(SM90_BARRIER(b, queries_sent, i), 1);
     }
     for (int i = 0; i < SM90_KNOWN; i++)
         sm90_barrier_init(SM90_BARRIER(b, tile_known, i), 1);
-    sm90_barrier_init(SM90_BARRIER(b, all_ended, 0), SM90_CONSUMERS);
+    sm90_barrier_init(SM90_BARRIER(b, all_ended, 0), T::CONSUMERS);
     b.header->again_count = 0;
     sm90_barriers_begun();
 }
@@ -89,8 +89,8 @@ template <class A, class... B> constexpr int sm90_has = 0;
 template <class A> constexpr int sm90_has<A, A> = 1;
 
 /* MORE: sm90_cap, sm90_norm, or nothing. */
-template <int DTYPE, int DIM, int V_DIM, class... MORE>
-__global__ void __launch_bounds__(SM90_THREADS, 1)
+template <int DTYPE, int DIM, int V_DIM, int ROWS, class... MORE>
+__global__ void __launch_bounds__(128 + 2 * ROWS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                        const __grid_constant__ CUtensorMap v,
                        const __grid_constant__ CUtensorMap out,
@@ -98,17 +98,20 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
                        GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_call call, const int32_t *failed,
                        GPU_PARAMETER MORE... more) {
-    typedef sm90_type<DTYPE, DIM, V_DIM, sm90_has<sm90_cap, MORE...>, sm90_has<sm90_norm, MORE...>>
+    typedef sm90_type<DTYPE, DIM, V_DIM, ROWS, sm90_has<sm90_cap, MORE...>,
+                      sm90_has<sm90_norm, MORE...>>
         T;
     extern __shared__ __align__(1024) char sm90_memory[];
-    const sm90_block b = {&problem,
-                          &call,
-                          failed,
-                          &schedule,
-                          (sm90_header *)(void *)sm90_memory,
-                          (uint32_t)__cvta_generic_to_shared(sm90_memory) + SM90_HEADER,
-                          sm90_more_of(more...).cap,
-                          sm90_more_of(more...).norm};
+    sm90_block b = {&problem,
+                    &call,
+                    failed,
+                    &schedule,
+                    (sm90_header *)(void *)sm90_memory,
+                    (uint32_t)__cvta_generic_to_shared(sm90_memory) + SM90_HEADER,
+                    sm90_more_of(more...).cap,
+                    sm90_more_of(more...).norm,
+                    schedule.each,
+                    schedule.tiles};
     const int group = (int)threadIdx.x / 128;
     if (threadIdx.x == 32) {
         sm90_prefetch_map(&q);
@@ -117,17 +120,29 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
         sm90_prefetch_map(&out);
     }
     if (threadIdx.x == 0)
-        sm90_start(b);
+        sm90_start<T>(b);
+    if (T::ORDERED && schedule.tokens < 0) {
+        if (!schedule.rotation.pairs) /* else lengths are older than angles */
+            sm90_wait_for_last<T>(b);
+        sm90_look<T>(b);
+        if (b.tiles == 0) {
+            if (blockIdx.x == 0)
+                gpu_wait_for_last(); /* as below */
+            return;
+        }
+    }
     __syncthreads();
     if (group == 0) {
         sm90_registers_fewer<sm90_few<T>>();
         if (threadIdx.x != 32 || schedule.tokens < 0)
-            gpu_wait_for_last();
+            sm90_wait_for_last<T>(b);
         gpu_let_next_start();
         sm90_load_all<T>(b, {&q, &k, &v, &out});
+        if (T::ORDERED && schedule.behind && blockIdx.x == 0)
+            gpu_wait_for_last(); /* whatever follows waits for this launch alone */
     } else {
         sm90_registers_more<sm90_many<T>>();
-        gpu_wait_for_last();
+        sm90_wait_for_last<T>(b);
         sm90_consume<T>(b, &out, __shfl_sync(~0u, group, 0) - 1);
     }
 }
@@ -138,11 +153,13 @@ __global__ void __launch_bounds__(SM90_THREADS, 1)
             GPU_KERNEL((gpu_attention_sm90<GPU_SM90_BF16, __VA_ARGS__>))                           \
     }
 const void *const gpu_attention_sm90_kernels[SM90_HEADS][2] = {
-    SM90_KERNELS(64, 64), SM90_KERNELS(128, 128), SM90_KERNELS(192, 128), SM90_KERNELS(256, 256)};
+    SM90_KERNELS(64, 64, SM90_ROWS), SM90_KERNELS(128, 128, SM90_ROWS),
+    SM90_KERNELS(192, 128, SM90_ROWS), SM90_KERNELS(256, 256, SM90_ROWS)};
+const void *const gpu_attention_sm90_tall_kernels[2] = SM90_KERNELS(64, 64, SM90_TALL_ROWS);
 const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2] = {
-    SM90_KERNELS(64, 64, sm90_cap), SM90_KERNELS(128, 128, sm90_cap),
-    SM90_KERNELS(192, 128, sm90_cap), SM90_KERNELS(256, 256, sm90_cap)};
-const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, sm90_norm);
+    SM90_KERNELS(64, 64, SM90_ROWS, sm90_cap), SM90_KERNELS(128, 128, SM90_ROWS, sm90_cap),
+    SM90_KERNELS(192, 128, SM90_ROWS, sm90_cap), SM90_KERNELS(256, 256, SM90_ROWS, sm90_cap)};
+const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, SM90_ROWS, sm90_norm);
 const void *const gpu_attention_sm90_keys_kernels[2] = {
     GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_F16>),
     GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_BF16>)};

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* One warp group of a block loads, each of two consumers multiplies 64 rows. */
-enum { SM90_ROWS = GPU_SM90_ROWS, SM90_CONSUMERS = 2, SM90_THREADS = 384 };
+/* One warp group of a block loads, each consumer multiplies 64 rows. */
+enum { SM90_ROWS = GPU_SM90_ROWS, SM90_THREADS = 384 };
 
 /* The kernel of latent attention. */
 enum {
@@ -33,12 +33,12 @@ sm90_mask sm90_mask_of(const rope_attention_problem *problem);
  * divide a consumer's rows. */
 int32_t sm90_pack_of(int64_t shares);
 
-/* Keys of a tile of a problem's kernel. */
-int32_t sm90_keys_of_tile(const rope_attention_problem *problem);
+/* Keys of a tile of a problem's kernel; tall: of the one of tall tiles. */
+int32_t sm90_keys_of_tile(const rope_attention_problem *problem, int tall);
 
 /* Keys of a table's page that one copy takes: the most that divide a page and a tile of keys. 0:
  * there is no table. */
-int32_t sm90_page_of(const rope_attention_problem *problem);
+int32_t sm90_page_of(const rope_attention_problem *problem, int tall);
 
 /* How queries, whose pairs lie half a window apart, are rotated here: by angles that lie in memory,
  * [row, cosine or sine, pair]. */
@@ -65,7 +65,7 @@ typedef struct sm90_positions {
     const void *ids;       /* over [row, token]; or NULL: tokens stand by their indices */
     int64_t id_row, id_token, offset;
     float *angles;
-    uint32_t *tickets; /* set to 0, or NULL */
+    uint32_t *tickets; /* two are set to 0, or NULL */
 } sm90_positions;
 
 enum { SM90_ANGLE_THREADS = 128 };
@@ -96,13 +96,15 @@ typedef struct sm90_cap {
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
  * of a group first. */
 typedef struct sm90_schedule {
-    int32_t tiles;            /* of all */
-    int32_t each;             /* of a sequence, or of all that are packed */
-    int32_t heads;            /* of q, divided by those side by side */
-    int32_t group;            /* units that run side by side */
-    int32_t units;            /* heads, times sequences where they are not packed */
-    int32_t shares;           /* heads of q that read a key head */
-    int32_t pack;             /* the power of 2 that is so many heads' rows side by side */
+    int32_t tiles;     /* of all */
+    int32_t each;      /* of a sequence, or of all that are packed */
+    int32_t heads;     /* of q, divided by those side by side */
+    int32_t group;     /* units that run side by side */
+    int32_t units;     /* heads, times sequences where they are not packed */
+    int32_t shares;    /* heads of q that read a key head */
+    int32_t pack;      /* the power of 2 that is so many heads' rows side by side */
+    int32_t tall_from; /* queries of sequences that have tall tiles, in a launch of their own */
+    int32_t behind;    /* a launch of the call's other tiles is ahead */
     int32_t tokens, k_tokens; /* of all sequences; tokens -1: they differ, and the call is read */
     int32_t early;            /* blocks find a tile when the one before begins */
     int32_t page;             /* keys of a copy from a page of a table; 0: keys lie in order */
@@ -124,6 +126,9 @@ typedef struct sm90_schedule {
  */
 enum { SM90_64, SM90_128, SM90_192, SM90_256, SM90_HEADS };
 extern const void *const gpu_attention_sm90_kernels[SM90_HEADS][2];
+
+/* Those of tall tiles, of heads of up to 64. */
+extern const void *const gpu_attention_sm90_tall_kernels[2];
 
 /* Those of scores with a soft cap take (..., sm90_cap) behind that. */
 extern const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2];

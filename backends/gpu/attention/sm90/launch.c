@@ -71,7 +71,7 @@ static gpuError_t launch_keys(const gpu_sm90_call *l, sm90_rotation *rotation) {
 /* Where a launch that looks at pages says that packed sequences are all left out, or NULL. */
 static int32_t *none_of(const gpu_sm90_call *l) {
     return gpu_sm90_looks_at_pages(l->problem) && l->leaves_few && l->call->rope.position.cu_seqlens
-               ? (int32_t *)l->memory.tickets + 1
+               ? (int32_t *)l->memory.tickets + 2
                : NULL;
 }
 
@@ -102,7 +102,9 @@ static gpuError_t gather(const gpu_sm90_call *l, rope_attention_call *rows) {
     const rope_attention_problem *p = l->problem;
     gpu_gathering how = gpu_attention_gathering(p, rows, l->memory.gathered, 1);
     how.few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
-    how.tile = sm90_keys_of_tile(p);
+    how.tile = sm90_keys_of_tile(p, 0);
+    if (l->call->rope.tokens >= sm90_tall_from(p, l->call))
+        how.tile *= 3; /* tall tiles end there, too */
     from_rows(&rows->k);
     from_rows(&rows->v);
     return gpu_attention_launch_gather(
@@ -110,25 +112,33 @@ static gpuError_t gather(const gpu_sm90_call *l, rope_attention_call *rows) {
         l->stream, l->follows_early);
 }
 
-/* first: the first launch of its call with these tickets. */
-static gpuError_t attend(const gpu_sm90_call *l, int first) {
+/* gathered: keys are; tall: tall tiles alone; fresh: tickets are 0; two: launches; behind: the
+ * other one is ahead. */
+typedef struct {
+    int gathered, tall, fresh, two, behind;
+} sm90_part;
+
+static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call *call,
+                              sm90_part part) {
     const rope_attention_problem *p = l->problem;
-    const int looks = gpu_sm90_looks_at_pages(p), gathered = sm90_gathers(p, l->call);
-    rope_attention_call call = *l->call;
-    gpuError_t error = gathered ? gather(l, &call) : gpuSuccess;
-    const sm90_view q = sm90_queries_of(p, &call),
-                    k = sm90_view_of(p, &call, &call.k, p->head_dim, gathered),
-                    v = sm90_view_of(p, &call, &call.v, p->v_head_dim, gathered),
-                    out = sm90_results_of(p, &call);
+    const int looks = gpu_sm90_looks_at_pages(p), tall = part.tall;
+    const sm90_view q = sm90_queries_of(p, call),
+                    k = sm90_view_of(p, call, &call->k, p->head_dim, part.gathered),
+                    v = sm90_view_of(p, call, &call->v, p->v_head_dim, part.gathered),
+                    out = sm90_results_of(p, call);
     const int32_t *failed = looks ? l->memory.failed : l->failed, dtype = p->rope.dtype,
-                  page = gathered ? 0 : sm90_page_of(p), keys = page ? page : sm90_keys_of_tile(p);
-    sm90_schedule schedule = sm90_schedule_of(p, &call, page, failed, &l->memory, l->leaves_few);
+                  page = part.gathered ? 0 : sm90_page_of(p, tall),
+                  keys = page ? page : sm90_keys_of_tile(p, tall),
+                  rows = tall ? SM90_TALL_ROWS : SM90_ROWS;
+    sm90_schedule schedule =
+        sm90_schedule_of(p, call, tall, page, failed, &l->memory, l->leaves_few);
     sm90_cap cap = p->soft_cap > 0 ? sm90_cap_of(p) : (sm90_cap){0};
     sm90_norm norm = l->norms ? norm_of(l->norms, 0) : (sm90_norm){0};
     const int32_t pack = 1 << schedule.pack;
     schedule.none = none_of(l);
+    schedule.behind = part.behind;
     CUtensorMap maps[4];
-    if (!sm90_map_encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack, 1) ||
+    if (!sm90_map_encode(&maps[0], dtype, &q, pack, rows / pack, 1) ||
         !sm90_map_encode(&maps[1], dtype, &k, 1, keys, 1) ||
         !sm90_map_encode(&maps[2], dtype, &v, 1, keys, 1) ||
         !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, 1))
@@ -136,22 +146,53 @@ static gpuError_t attend(const gpu_sm90_call *l, int first) {
     if (schedule.tiles <= ROUNDS * l->multiprocessors)
         schedule.tickets = NULL;
     schedule.early = !schedule.tickets || schedule.tiles >= MANY_ROUNDS * l->multiprocessors;
+    sm90_schedule most = schedule;
+    if (part.two) /* others are more */
+        (void)sm90_count_tiles(call, SM90_ROWS, &most);
     const int rotates = schedule.rotation.pairs > 0,
-              resets = schedule.tickets && !(rotates && first);
-    if (error == gpuSuccess && resets)
-        error = cudaMemsetAsync(schedule.tickets, 0, sizeof *schedule.tickets, l->stream);
+              resets = !part.fresh && most.tiles > ROUNDS * l->multiprocessors;
+    gpuError_t error = gpuSuccess;
+    if (resets)
+        error = cudaMemsetAsync(l->memory.tickets, 0, 2 * sizeof *schedule.tickets, l->stream);
     if (error == gpuSuccess && l->norms)
         error = launch_keys(l, &schedule.rotation);
-    void *arguments[] = {&maps[0], &maps[1],  &maps[2],
-                         &maps[3], &schedule, (void *)(uintptr_t)p,
-                         &call,    &failed,   l->norms ? (void *)&norm : &cap};
+    void *arguments[] = {&maps[0],
+                         &maps[1],
+                         &maps[2],
+                         &maps[3],
+                         &schedule,
+                         (void *)(uintptr_t)p,
+                         (void *)(uintptr_t)call,
+                         &failed,
+                         l->norms ? (void *)&norm : &cap};
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
-               block = {SM90_THREADS, 1, 1};
-    const int early = (rotates || looks ? l->follows_early : l->early) && !resets;
+               block = {128 + 2 * (uint32_t)rows, 1, 1};
+    const int early = (rotates || looks || part.behind ? l->follows_early : l->early) && !resets;
     return error == gpuSuccess
-               ? gpu_launch_kernel(l->norms ? sm90_normed_of(p) : sm90_kernel_of(p), grid, block,
-                                   arguments, gpu_sm90_shared(p), l->stream, early)
+               ? gpu_launch_kernel(l->norms ? sm90_normed_of(p) : sm90_kernel_of(p, tall), grid,
+                                   block, arguments, sm90_shared_of(p, tall, schedule.tokens < 0),
+                                   l->stream, early)
                : error;
+}
+
+/* first: the first launch of its call with these tickets. Where numbers of queries lie on the
+ * device a launch of the other tiles follows, which may have none. */
+static gpuError_t attend(const gpu_sm90_call *l, int first) {
+    const int64_t tokens = l->call->rope.tokens, from = sm90_tall_from(l->problem, l->call);
+    const int may = tokens >= from,
+              two = may && (l->call->rope.position.cu_seqlens || l->call->q_lengths);
+    rope_attention_call call = *l->call;
+    sm90_part part = {.gathered = sm90_gathers(l->problem, l->call),
+                      .tall = may && l->call->rope.batch * tokens >=
+                                         from * rope_attention_sequences(l->call),
+                      .fresh = first && gpu_sm90_rotates(l->problem, l->call),
+                      .two = two};
+    gpuError_t error = part.gathered ? gather(l, &call) : gpuSuccess;
+    if (error == gpuSuccess)
+        error = attend_part(l, &call, part);
+    part.tall = !part.tall;
+    part.fresh = part.behind = 1;
+    return error == gpuSuccess && two ? attend_part(l, &call, part) : error;
 }
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {

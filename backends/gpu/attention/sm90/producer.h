@@ -4,6 +4,7 @@
 #define ROPEKIT_GPU_ATTENTION_SM90_PRODUCER_H
 
 #include "backends/gpu/attention/sm90/nonfinite.h"
+#include "backends/gpu/attention/sm90/order.h"
 #include "backends/gpu/attention/sm90/rotate.h"
 
 /* Threads of warps 2 and 3. */
@@ -39,7 +40,7 @@ template <class T> GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_
         } else {
             sm90_expect(barrier, T::QUERY_BYTES);
             sm90_load_heads(sm90_queries<T>(b, n % 2), maps.q, barrier,
-                            {head, t->q_token, t->q_row}, T::DIM / 64, SM90_ROWS);
+                            {head, t->q_token, t->q_row}, T::DIM / 64, T::ROWS);
         }
     }
     return head >= 0;
@@ -165,7 +166,7 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
 /* The next tile of a block, of number `n` or of a later one. */
 template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
     t->head = -1;
-    while (n < b.schedule->tiles && !sm90_tile_of<T>(b, n, t))
+    while (n < b.tiles && !sm90_tile_of<T>(b, n, t))
         n = sm90_next_number(*b.schedule, n);
     t->number = n;
 }
@@ -196,11 +197,11 @@ GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t
  * them. */
 template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
     const int32_t *none = b.schedule->none;
-    int32_t next = careful ? 0 : none && *none ? b.schedule->tiles : (int32_t)blockIdx.x;
+    int32_t next = careful ? 0 : none && *none ? b.tiles : (int32_t)blockIdx.x;
     const int first = n;
 #pragma unroll 1
     while (sm90_find_one<T>(b, n, careful, next)->head >= 0) {
-        gpu_wait_for_last(); /* the first tile may be known without it, and is wanted at once */
+        sm90_wait_for_last<T>(b); /* a first tile may be known ahead of it */
         if (n == first)
             sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
         n++;

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
     gpu_wait_for_last();
     gpu_let_next_start();
     if (n == 0 && p.tickets)
-        *p.tickets = 0;
+        p.tickets[0] = p.tickets[1] = 0;
     if (n >= p.count)
         return;
     const int64_t position = sm90_position(p, &problem, &call, n / p.fours);
@@ -143,7 +143,7 @@ GPU_FN void sm90_change_row(const sm90_norm &norm, float reciprocal, const sm90_
 /* The sum of squares of N times 8 elements of a row, in the order of norms. */
 template <class T, int N> GPU_FN float sm90_sum_of(uint32_t queries, int row, int chunk) {
     if constexpr (N == 1)
-        return sm90_squares<T::DTYPE>(sm90_read(queries + sm90_chunk(SM90_ROWS, row, chunk)));
+        return sm90_squares<T::DTYPE>(sm90_read(queries + sm90_chunk(T::ROWS, row, chunk)));
     else
         return sm90_sum_of<T, N / 2>(queries, row, chunk) +
                sm90_sum_of<T, N / 2>(queries, row, chunk + N / 2);
@@ -168,8 +168,8 @@ GPU_FN void sm90_rotate(const sm90_block &b, const sm90_tile *t, uint32_t querie
     const sm90_rotation &r = b.schedule->rotation;
     const int pack = b.schedule->pack, eights = r.pairs / 8, group = thread / eights,
               groups = threads / eights, at = r.from + thread % eights * 8;
-    const uint32_t one = queries + sm90_chunk(SM90_ROWS, 0, at / 8),
-                   other = queries + sm90_chunk(SM90_ROWS, 0, (at + r.pairs) / 8);
+    const uint32_t one = queries + sm90_chunk(T::ROWS, 0, at / 8),
+                   other = queries + sm90_chunk(T::ROWS, 0, (at + r.pairs) / 8);
     const float4 *angles = sm90_angles_of(b, t) + thread % eights * 2;
 #pragma unroll 1
     for (int query = first + group; group < groups && query < end; query += groups) {
@@ -208,7 +208,29 @@ GPU_FN void sm90_write_queries(const sm90_block &b, const sm90_tile *t, uint32_t
         *(uint4 *)(void *)(to +
                            2 * ((row >> pack) * r.out_stride[1] +
                                 (row & ((1 << pack) - 1)) * r.out_stride[2]) +
-                           16 * chunk) = sm90_read(queries + sm90_chunk(SM90_ROWS, row, chunk));
+                           16 * chunk) = sm90_read(queries + sm90_chunk(T::ROWS, row, chunk));
+}
+
+/* Rotates this consumer's rows of a block's first tile, when nobody else has something to do. */
+template <class T> GPU_FN void sm90_rotate_first(const sm90_block &b, int tile, int consumer) {
+    const sm90_tile *t = &b.header->tile[tile % SM90_KNOWN];
+    const int pack = b.schedule->pack, first = consumer * 64 >> pack;
+    float *norms = NULL;
+    if constexpr (T::NORMS) { /* where results will lie */
+        norms = (float *)(void *)((char *)b.header + SM90_HEADER +
+                                  (sm90_results<T>(b, consumer) - b.memory)) -
+                consumer * 64;
+        sm90_find_norms<T>(b, norms, sm90_queries<T>(b, tile & 1), consumer * 64,
+                           min(consumer * 64 + 64, t->rows), (int)threadIdx.x & 127, 128);
+        sm90_group_barrier<T>(consumer);
+    }
+    sm90_rotate<T>(b, t, sm90_queries<T>(b, tile & 1), first,
+                   min(first + (64 >> pack), sm90_queries_of(b, t)), (int)threadIdx.x & 127, 128,
+                   norms);
+    sm90_group_barrier<T>(consumer);
+    if (!T::NORMS && b.schedule->rotation.out)
+        sm90_write_queries<T>(b, t, sm90_queries<T>(b, tile & 1), consumer * 64,
+                              min(consumer * 64 + 64, t->rows), (int)threadIdx.x & 127, 128);
 }
 
 #endif

@@ -25,11 +25,11 @@ static int64_t group_of(const rope_attention_problem *p, const rope_attention_ca
     return parts > 1 ? gpu_divide_up(s->units, parts) : s->units;
 }
 
-int sm90_count_tiles(const rope_attention_call *call, sm90_schedule *s) {
+int sm90_count_tiles(const rope_attention_call *call, int32_t tile, sm90_schedule *s) {
     const int64_t heads = call->rope.tensor[0].heads, sequences = rope_attention_sequences(call);
     const int packed = call->rope.position.cu_seqlens != NULL;
     const int64_t rows = call->rope.tokens << s->pack,
-                  each = packed ? rows / SM90_ROWS + sequences : gpu_divide_up(rows, SM90_ROWS),
+                  each = packed ? rows / tile + sequences : gpu_divide_up(rows, tile),
                   units = (heads >> s->pack) * (packed ? 1 : sequences);
     if (units < 1 || each > INT32_MAX / 2 / units)
         return 0;
@@ -58,11 +58,12 @@ sm90_rotation sm90_rotation_of(const rope_problem *r, const rope_attention_call 
 }
 
 sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_attention_call *call,
-                               int32_t page, const int32_t *failed, const gpu_sm90_memory *memory,
-                               int splits) {
+                               int tall, int32_t page, const int32_t *failed,
+                               const gpu_sm90_memory *memory, int splits) {
     const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
     sm90_schedule s = {.shares = (int32_t)shares,
                        .pack = sm90_pack_of(shares),
+                       .tall_from = sm90_tall_from(p, call),
                        .tokens = sm90_depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
                        .k_tokens = (int32_t)call->k_tokens,
                        .page = page,
@@ -70,7 +71,7 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
                        .unit = p->soft_cap > 0 ? 1 : 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,
                        .splits = splits,
-                       .tickets = memory->tickets,
+                       .tickets = (uint32_t *)memory->tickets + !!tall,
                        .lse = call->lse};
     if (gpu_sm90_rotates(p, call))
         s.rotation = sm90_rotation_of(&p->rope, call, 0, memory->angles);
@@ -80,7 +81,8 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
     s.lowest = -FLT_MAX / (s.unit > 0.5f ? 2 * s.unit : 1);
     for (int i = 0; i < 3; i++)
         s.lse_stride[i] = call->lse_stride[i];
-    (void)sm90_count_tiles(call, &s); /* as gpu_sm90_fits() has seen */
+    (void)sm90_count_tiles(call, tall ? SM90_TALL_ROWS : SM90_ROWS,
+                           &s); /* as gpu_sm90_fits() has seen */
     s.group = (int32_t)group_of(p, call, &s);
     return s;
 }

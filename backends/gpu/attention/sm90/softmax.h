@@ -107,12 +107,75 @@ GPU_FN void sm90_exponentiate(float (&s)[T::SCORES], sm90_rows &rows, const floa
 }
 
 template <class T> GPU_FN void sm90_rescale(float (&out)[T::ELEMENTS], const sm90_rows &rows) {
-    if (T::ORDERED ? !rows.moves
-                   : !__any_sync(~0u, rows.rescale[0] != 1.0f || rows.rescale[1] != 1.0f))
+    if (T::ORDERED && !T::TALL
+            ? !rows.moves
+            : !__any_sync(~0u, rows.rescale[0] != 1.0f || rows.rescale[1] != 1.0f))
         return;
 #pragma unroll
     for (int i = 0; i < T::ELEMENTS; i++)
         out[i] = out[i] * rows.rescale[i >> 1 & 1];
+}
+
+/* --- softmax of a TALL type: without maxima, as long as weights stay small --- */
+
+/* Weights by the maxima that rows have, and the thread's sums of them. */
+template <class T>
+GPU_FN void sm90_try_weights(const float (&s)[T::SCORES], const sm90_rows &rows, float unit,
+                             float (&sum)[2], uint32_t (&weights)[T::WEIGHTS]) {
+    const float minus[2] = {-(rows.most[0] * unit), -(rows.most[1] * unit)};
+    sum[0] = sum[1] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < T::WEIGHTS; i++) {
+        const float one = sm90_exp2(fmaf(s[2 * i], unit, minus[i & 1])),
+                    two = sm90_exp2(fmaf(s[2 * i + 1], unit, minus[i & 1]));
+        sum[i & 1] = sum[i & 1] + one + two;
+        weights[i] = sm90_join<T::DTYPE>(one, two);
+    }
+}
+
+/* The maximum of a row moves where one of its threads asks for it. adds: out has sums of the rows.
+ */
+template <class T>
+GPU_FN void sm90_move(const float (&s)[T::SCORES], sm90_rows &rows, float unit, int (&moves)[2],
+                      int adds, float (&out)[T::ELEMENTS]) {
+    float x[2];
+#pragma unroll
+    for (int i = 0; i < T::SCORES; i++)
+        x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        moves[h] |= __shfl_xor_sync(~0u, moves[h], 1);
+        moves[h] |= __shfl_xor_sync(~0u, moves[h], 2);
+        most = moves[h] ? fmaxf(most, rows.most[h]) : rows.most[h];
+        rows.rescale[h] = sm90_exp2((rows.most[h] - most) * unit);
+        rows.most[h] = most;
+        rows.sum[h] = rows.sum[h] * rows.rescale[h];
+    }
+    if (adds)
+        sm90_rescale<T>(out, rows);
+}
+
+/* From scores to weights and their sums. A row's maximum moves where a thread's weights are more
+ * than 255 in sum, or where it has none yet. starts: rows have none, so weights are not tried. */
+template <class T>
+GPU_FN void sm90_weigh(const float (&s)[T::SCORES], sm90_rows &rows, float unit, float lowest,
+                       int starts, uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
+    float sum[2];
+    int moves[2] = {1, 1};
+    if (!starts) {
+        sm90_try_weights<T>(s, rows, unit, sum, weights);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            moves[h] = !(sum[h] <= 255.0f) || rows.most[h] == lowest;
+    }
+    if (__any_sync(~0u, moves[0] | moves[1])) {
+        sm90_move<T>(s, rows, unit, moves, !starts, out);
+        sm90_try_weights<T>(s, rows, unit, sum, weights);
+    }
+    rows.sum[0] = rows.sum[0] + sum[0];
+    rows.sum[1] = rows.sum[1] + sum[1];
 }
 
 /* --- products --- */
@@ -121,7 +184,7 @@ template <class T> GPU_FN void sm90_rescale(float (&out)[T::ELEMENTS], const sm9
 template <class T> GPU_FN void sm90_score(float (&s)[T::SCORES], uint32_t queries, uint32_t keys) {
 #pragma unroll
     for (int i = 0; i < T::DIM / 16; i++)
-        sm90_multiply<T::DTYPE>(s, sm90_descriptor(queries + (i / 4) * SM90_ROWS * 8 + (i % 4) * 2),
+        sm90_multiply<T::DTYPE>(s, sm90_descriptor(queries + (i / 4) * T::ROWS * 8 + (i % 4) * 2),
                                 sm90_descriptor(keys + (i / 4) * T::KEYS * 8 + (i % 4) * 2),
                                 i != 0);
 }

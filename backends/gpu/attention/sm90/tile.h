@@ -1,4 +1,4 @@
-/* Tiles of rows, in the order in which blocks take them, and what a block's threads share. */
+/* Tiles of rows, and what a block's threads share. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_TILE_H
 #define ROPEKIT_GPU_ATTENTION_SM90_TILE_H
 
@@ -7,23 +7,26 @@
 #include "backends/gpu/attention/sm90/wgmma.h"
 
 /* Types of elements, sizes of heads, and what follows from them. */
-template <int DTYPE_, int DIM_, int V_DIM_, int CAPS_, int NORMS_> struct sm90_type {
+template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_> struct sm90_type {
     enum {
         DTYPE = DTYPE_,
         DIM = DIM_,
         V_DIM = V_DIM_,
-        CAPS = CAPS_,                    /* scores have a soft cap */
-        NORMS = NORMS_,                  /* queries have a norm */
-        ORDERED = DIM_ <= 64 && !CAPS_,  /* consumers begin products in order */
-        KEYS = GPU_SM90_KEYS(DIM),       /* of a tile */
-        QUERIES = GPU_SM90_QUERIES(DIM), /* tiles of them in shared memory */
-        QUERY_BYTES = SM90_ROWS * DIM * 2,
+        CAPS = CAPS_,                   /* scores have a soft cap */
+        NORMS = NORMS_,                 /* queries have a norm */
+        ORDERED = DIM_ <= 64 && !CAPS_, /* consumers begin products in order */
+        ROWS = ROWS_,
+        TALL = ROWS > SM90_ROWS,
+        CONSUMERS = ROWS / 64,                             /* groups that multiply 64 rows each */
+        KEYS = TALL ? SM90_TALL_KEYS : GPU_SM90_KEYS(DIM), /* of a tile */
+        QUERIES = GPU_SM90_QUERIES(DIM),                   /* tiles of them in shared memory */
+        QUERY_BYTES = ROWS * DIM * 2,
         KEY_BYTES = KEYS * DIM * 2,
         VALUE_BYTES = KEYS * V_DIM * 2,
-        RESULT_BYTES = QUERIES == 2 ? SM90_ROWS * V_DIM * 2 : 0, /* or they go straight to memory */
-        SCORES = KEYS / 2,                                       /* that a thread has of two rows */
-        WEIGHTS = KEYS / 4,                                      /* as many, in pairs */
-        ELEMENTS = V_DIM / 2                                     /* of their results */
+        RESULT_BYTES = QUERIES == 2 ? ROWS * V_DIM * 2 : 0, /* or they go straight to memory */
+        SCORES = KEYS / 2,                                  /* that a thread has of two rows */
+        WEIGHTS = KEYS / 4,                                 /* as many, in pairs */
+        ELEMENTS = V_DIM / 2                                /* of their results */
     };
 };
 
@@ -51,6 +54,19 @@ enum { SM90_KNOWN = 8 };
 /* Tiles of a block that may be computed again; when half as many are, the rest is careful at once.
  */
 enum { SM90_AGAIN = 64 };
+
+/* Where a sequence's queries and keys begin, how many there are, and indices of the first ones. */
+struct sm90_sequence {
+    int32_t q_row, q_first, q_count, k_row, k_first, k_count, k_index, index;
+};
+
+/* Of a call that is looked at, tiles of this kind that sequences have up to each, and the first
+ * sequences: one that fails has no queries. */
+struct __align__(16) sm90_sight {
+    int32_t end[SM90_LOOKED], warps[32];
+    sm90_sequence sequence[SM90_SEEN];
+};
+static_assert(sizeof(sm90_sight) == SM90_SIGHT, "in its room");
 
 /* Each barrier's phases are counted by those who wait: phase n / 2 of barrier n % 2. */
 struct sm90_header {
@@ -93,7 +109,43 @@ struct sm90_block {
     uint32_t memory;       /* address of the tiles */
     const sm90_cap *cap;   /* or NULL */
     const sm90_norm *norm; /* or NULL */
+    int32_t each, tiles;   /* as in the schedule, of a call that is looked at those of its kind */
 };
+
+/* A barrier of the threads of a consumer. */
+template <class T> GPU_FN void sm90_group_barrier(int consumer) {
+    if (T::CONSUMERS > 2 && consumer == 2)
+        asm volatile("bar.sync 6, 128;" ::: "memory");
+    else
+        sm90_group_barrier(consumer);
+}
+
+/* Three consumers begin products in the order in which two do. */
+#define SM90_ORDER(what, consumer, n, barrier)                                                     \
+    asm volatile("{ .reg .pred p; setp.eq.s32 p, %0, " n "; @p bar." what " " barrier              \
+                 ", 256; }" ::"r"(consumer)                                                        \
+                 : "memory")
+template <class T> GPU_FN void sm90_await_order(int consumer) {
+    if constexpr (!T::TALL) {
+        sm90_await_order(consumer);
+        return;
+    }
+    SM90_ORDER("sync", consumer, "0", "7");
+    SM90_ORDER("sync", consumer, "1", "8");
+    SM90_ORDER("sync", consumer, "2", "9");
+}
+
+template <class T> GPU_FN void sm90_next_in_order(int consumer) {
+    if constexpr (!T::TALL) {
+        sm90_next_in_order(consumer);
+        return;
+    }
+    const int next = consumer < 2 ? consumer + 1 : 0;
+    SM90_ORDER("arrive", next, "0", "7");
+    SM90_ORDER("arrive", next, "1", "8");
+    SM90_ORDER("arrive", next, "2", "9");
+}
+#undef SM90_ORDER
 
 struct sm90_maps {
     const CUtensorMap *q, *k, *v, *out;
@@ -109,9 +161,26 @@ template <class T> GPU_FN uint32_t sm90_keys(const sm90_block &b, int stage) {
 template <class T> GPU_FN uint32_t sm90_values(const sm90_block &b, int stage) {
     return sm90_keys<T>(b, 2) + (uint32_t)stage * T::VALUE_BYTES;
 }
-/* A consumer's half of the tile of results. */
+/* A consumer's share of the tile of results. */
 template <class T> GPU_FN uint32_t sm90_results(const sm90_block &b, int consumer) {
-    return sm90_values<T>(b, 2) + (uint32_t)consumer * (T::RESULT_BYTES / 2);
+    return sm90_values<T>(b, 2) + (uint32_t)consumer * (T::RESULT_BYTES / T::CONSUMERS);
+}
+
+/* A launch behind one of the same call does not wait: what both read is older than the first. */
+template <class T> GPU_FN void sm90_wait_for_last(const sm90_block &b) {
+    if (!T::ORDERED || !b.schedule->behind)
+        gpu_wait_for_last();
+}
+
+/* Whether sequences are looked at ahead of tiles: kinds of ORDERED types have their own. */
+template <class T> GPU_FN int sm90_is_looked_at(const sm90_block &b) {
+    return T::ORDERED && b.schedule->tokens < 0 && rope_attention_sequences(b.call) <= SM90_LOOKED;
+}
+
+/* What is seen then, behind all tiles. */
+template <class T> GPU_FN sm90_sight *sm90_sight_of(const sm90_block &b) {
+    return (sm90_sight *)(void *)((char *)b.header + SM90_HEADER +
+                                  (sm90_results<T>(b, T::CONSUMERS) - b.memory));
 }
 
 /* Where the 8 elements of chunk `chunk` of a row lie in a tile of `rows` rows, whose heads are
@@ -128,32 +197,7 @@ GPU_FN int sm90_page(const rope_attention_problem *p, const rope_attention_call 
                                   key / (int)p->page_size * call->table_stride[1]);
 }
 
-/* --- order --- */
-
-/* Tiles of a packed sequence begin here: sequences together have at most `each`. */
-GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
-    const rope_position_map *map = &b.call->rope.position;
-    const int64_t begin = rope_index_at(map, map->cu_seqlens, sequence),
-                  first = begin < 0             ? 0
-                          : begin < map->tokens ? begin
-                                                : map->tokens;
-    return (first << b.schedule->pack >> 7) + sequence;
-}
-
-/* Sequence and place of tile n of those that are packed, the last place first. Below 0: n is behind
- * all, as where the last sequence ends ahead of its row. */
-GPU_FN int64_t sm90_packed_place(const sm90_block &b, int64_t n, int64_t *place) {
-    int64_t low = 0, high = rope_attention_sequences(b.call);
-    while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        if (sm90_packed_start(b, middle) <= n)
-            low = middle;
-        else
-            high = middle;
-    }
-    *place = sm90_packed_start(b, low + 1) - 1 - n;
-    return low;
-}
+/* --- what rows see --- */
 
 /* Keys that a row sees: from `first` to `end` - 1. */
 struct sm90_seen {
@@ -201,82 +245,6 @@ template <class T> GPU_FN void sm90_count_keys(sm90_tile *t, sm90_seen first, sm
         t->right = t->first + t->tiles - whole_end;
         t->whole = whole_end - whole;
     }
-}
-
-/* Where a sequence's queries and keys begin, how many there are, and indices of the first ones. */
-struct sm90_sequence {
-    int32_t q_row, q_first, q_count, k_row, k_first, k_count, k_index, index;
-};
-
-/* Finds sequence `n`; 0 where it fails. */
-GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
-    const sm90_schedule &order = *b.schedule;
-    if (order.tokens >= 0) {
-        *to = {(int32_t)n,
-               0,
-               order.tokens,
-               (int32_t)n,
-               0,
-               order.k_tokens,
-               0,
-               order.k_tokens - order.tokens};
-        return 1;
-    }
-    const rope_attention_sequence s = rope_attention_sequence_of(b.p, b.call, n);
-    *to = {(int32_t)s.q_row,   (int32_t)s.q_first,
-           (int32_t)s.q_count, (int32_t)(b.p->cache ? n : s.k_row),
-           (int32_t)s.k_first, (int32_t)s.k_count,
-           (int32_t)s.k_index, (int32_t)rope_query_index(&s, 0)};
-    if (!s.fails && !(b.failed && b.failed[n]))
-        return 1;
-    gpu_attention_flag(b.call);
-    return 0;
-}
-
-/* Fills tile n; 0 where there is nothing to do. */
-template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
-    const sm90_schedule &order = *b.schedule;
-    const int32_t per = order.group * order.each, chunk = n / per, within = n - chunk * per,
-                  units = min(order.group, order.units - chunk * order.group),
-                  step = within / units, unit = chunk * order.group + within - step * units,
-                  row = unit / order.heads;
-    int64_t sequence = row, place = order.each - 1 - step;
-    if (order.tokens < 0 && b.call->rope.position.cu_seqlens)
-        sequence = sm90_packed_place(b, step, &place);
-    if (place < 0)
-        return 0;
-    sm90_sequence s;
-    if (!sm90_sequence_of(b, sequence, &s))
-        return 0;
-    const int32_t query = (int32_t)place * (SM90_ROWS >> order.pack),
-                  queries = min(s.q_count - query, SM90_ROWS >> order.pack);
-    if (queries <= 0 || (order.splits && s.q_count * order.shares <= GPU_SPLIT_ROWS))
-        return 0;
-    t->rows = queries << order.pack;
-    t->q_row = s.q_row;
-    t->q_token = s.q_first + query;
-    t->k_row = s.k_row;
-    t->k_token = s.k_first;
-    t->head = (unit - row * order.heads) << order.pack;
-    t->index = s.index + query;
-    t->end = s.k_count;
-    t->k_index = s.k_index;
-    t->lse = order.lse;
-    if (order.lse)
-        t->lse += t->q_row * order.lse_stride[0] + t->q_token * order.lse_stride[1] +
-                  t->head * order.lse_stride[2];
-    sm90_seen seen[2];
-    sm90_see(order.mask, {t->index, t->index + queries - 1}, t->end, t->k_index, seen);
-    sm90_count_keys<T>(t, seen[0], seen[1]);
-    return 1;
-}
-
-/* The number of this block's next tile: the first is its own, the others are given out, or dealt
- * in rounds, each in the other direction. */
-GPU_FN int32_t sm90_next_number(const sm90_schedule &order, int32_t last) {
-    const int32_t blocks = (int32_t)gridDim.x;
-    return order.tickets ? blocks + (int32_t)atomicAdd(order.tickets, 1u)
-                         : (last / blocks + 2) * blocks - 1 - last % blocks;
 }
 
 #endif

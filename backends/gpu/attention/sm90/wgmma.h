@@ -55,6 +55,9 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
 #define SM90_SUMS_40(d)                                                                            \
     SM90_SUMS_32(d), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), \
         "+f"(d[38]), "+f"(d[39])
+#define SM90_SUMS_48(d)                                                                            \
+    SM90_SUMS_40(d), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), \
+        "+f"(d[46]), "+f"(d[47])
 #define SM90_SUMS_96(d)                                                                            \
     SM90_SUMS_64(d), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), \
         "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), \
@@ -82,6 +85,10 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
     SM90_REGISTERS_32                                                                              \
     ", "                                                                                           \
     "%32, %33, %34, %35, %36, %37, %38, %39"
+#define SM90_REGISTERS_48                                                                          \
+    SM90_REGISTERS_40                                                                              \
+    ", "                                                                                           \
+    "%40, %41, %42, %43, %44, %45, %46, %47"
 #define SM90_REGISTERS_96                                                                          \
     SM90_REGISTERS_64                                                                              \
     ", "                                                                                           \
@@ -105,6 +112,7 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
                  : "l"(a), "l"(b), "r"(adds))
 #define SM90_SCORES_64(type) SM90_PRODUCT_OF_SHARED(type, "64", 32, "32", "33", "34")
 #define SM90_SCORES_80(type) SM90_PRODUCT_OF_SHARED(type, "80", 40, "40", "41", "42")
+#define SM90_SCORES_96(type) SM90_PRODUCT_OF_SHARED(type, "96", 48, "48", "49", "50")
 #define SM90_SCORES_128(type) SM90_PRODUCT_OF_SHARED(type, "128", 64, "64", "65", "66")
 
 /* n: columns. at, b, adds: operands behind the sums. */
@@ -138,6 +146,13 @@ template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[32], uint64_t a, uint6
         SM90_SCORES_64("bf16");
     else
         SM90_SCORES_64("f16");
+}
+
+template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[48], uint64_t a, uint64_t b, int adds) {
+    if (DTYPE == ROPE_BF16)
+        SM90_SCORES_96("bf16");
+    else
+        SM90_SCORES_96("f16");
 }
 
 template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds) {
@@ -195,6 +210,7 @@ GPU_FN void sm90_multiply(float (&d)[128], const uint32_t *a, uint64_t b, int ad
 #undef SM90_PRODUCT_64
 #undef SM90_PRODUCT_OF_REGISTERS
 #undef SM90_SCORES_128
+#undef SM90_SCORES_96
 #undef SM90_SCORES_80
 #undef SM90_SCORES_64
 #undef SM90_PRODUCT_OF_SHARED
@@ -202,11 +218,13 @@ GPU_FN void sm90_multiply(float (&d)[128], const uint32_t *a, uint64_t b, int ad
 #undef SM90_REGISTERS_128
 #undef SM90_REGISTERS_96
 #undef SM90_REGISTERS_64
+#undef SM90_REGISTERS_48
 #undef SM90_REGISTERS_40
 #undef SM90_REGISTERS_32
 #undef SM90_SUMS_128
 #undef SM90_SUMS_96
 #undef SM90_SUMS_64
+#undef SM90_SUMS_48
 #undef SM90_SUMS_40
 #undef SM90_SUMS_32
 
