@@ -364,13 +364,14 @@ static const char *kernel_beside_products(void) {
 }
 
 /* Queries so many that Hopper's kernel rotates them beside its products: in order, the first ones
- * of a row by its lengths, packed sequences, rows of a batch that have lengths, and sequences
- * around the length from which they have tall tiles, which see all keys up to theirs. */
+ * of a row by its lengths, packed sequences, rows of a batch that have lengths, sequences around
+ * the length from which they have tall tiles, which see all keys up to theirs, and rows with ids.
+ */
 static void check_beside_products(int64_t dim, int64_t heads) {
-    enum { TOKENS = 4200, ROOM = 16, CASES_OF = 6 };
+    enum { TOKENS = 4200, ROOM = 300, CASES_OF = 7 };
     static const int64_t ends[CASES_OF][4] = {
         {0},          {0, 1111, 1111, 4100}, {0, 1111, 1111, 4100}, {13, 1000, 4000, 4199},
-        {2090, 1990}, {0, 1535, 3071, 4200}};
+        {2090, 1990}, {0, 1535, 3071, 4200}, {2100, 2100}};
     const char *kernel = kernel_beside_products();
     for (int i = 0; i < CASES_OF; i++) {
         attention_case c;
@@ -393,8 +394,14 @@ static void check_beside_products(int64_t dim, int64_t heads) {
             for (int n = 0; n < 3; n++)
                 c.q_count[n] = c.k_count[n] = ends[i][n + 1] - ends[i][n];
         }
-        if (i == 4) {
+        if (i == 4)
             c.args.q_lengths = c.args.k_lengths = list;
+        if (i == 6) {
+            for (int n = 0; n < TOKENS; n++)
+                list[n] = 31 * n % 5003;
+            c.args.rope.position_ids = c.args.k_position_ids = list;
+        }
+        if (i == 4 || i == 6) {
             c.parts = c.args.rope.batch = 2;
             c.args.rope.tokens = c.args.k_tokens = TOKENS / 2;
             for (int n = 0; n < 2; n++)

@@ -106,6 +106,7 @@ static gpuError_t attend_sm90(launches *l, const gpu_attending *a) {
     const gpu_sm90_call call = {.problem = &state->problem,
                                 .call = &l->call,
                                 .norms = l->norms,
+                                .keys_too = l->keys_too,
                                 .failed = l->failed,
                                 .memory = l->sm90,
                                 .leaves_few = (a->fits & GPU_TILE_LEAVES_FEW) != 0,
@@ -184,7 +185,7 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
                   .norms = norms,
                   .early = state->on.early};
     gpu_attention_layout layout;
-    gpu_attention_choice choice;
+    gpu_attention_choice choice = {0};
     gpuError_t error = gpuSuccess;
     if (!prepare(&l, workspace, &layout))
         return gpuErrorMemoryAllocation;
@@ -199,11 +200,14 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
         l.failed = (int32_t *)(void *)((char *)workspace + layout.failed);
         error = gpu_attention_check_keys(&l);
     }
-    if (error == gpuSuccess && !norms)
+    if (call->rope.tokens)
+        gpu_attention_choose(state, &l.call, &choice);
+    l.keys_too = norms || (choice.rest.kernel == GPU_ATTEND_SM90 && !choice.few.kernel &&
+                           !l.failed && gpu_sm90_rotates_keys(&state->problem, &l.call));
+    if (error == gpuSuccess && !l.keys_too)
         error = gpu_attention_rotate_ahead(&l);
     if (error != gpuSuccess || !call->rope.tokens)
         return error;
-    gpu_attention_choose(state, &l.call, &choice);
     if (state->splits && choice.parts.splits > 1)
         choice.parts.at = (float *)(void *)((char *)workspace + layout.parts);
     return attend(&l, &choice);

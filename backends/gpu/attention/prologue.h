@@ -13,6 +13,7 @@ typedef struct gpu_attention_launches {
     int32_t *failed;          /* or NULL */
     gpu_sm90_memory sm90;
     const gpu_sm90_norms *norms; /* or NULL */
+    int keys_too;                /* the launch of sm90 rotates keys */
     int32_t early;               /* the next one may start before the one ahead of it has ended */
 } gpu_attention_launches;
 

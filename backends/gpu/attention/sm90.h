@@ -57,8 +57,9 @@ typedef struct gpu_sm90_norms {
 typedef struct gpu_sm90_call {
     const rope_attention_problem *problem;
     const rope_attention_call *call;
-    const gpu_sm90_norms *norms; /* or NULL: there are none, and keys are rotated */
-    const int32_t *failed;       /* or NULL: no sequence fails */
+    const gpu_sm90_norms *norms; /* or NULL */
+    int keys_too;          /* keys rotate here, as gpu_sm90_rotates_keys() says, else before */
+    const int32_t *failed; /* or NULL: no sequence fails */
     gpu_sm90_memory memory;
     int leaves_few; /* sequences of few queries are left out */
     int multiprocessors;
@@ -97,6 +98,9 @@ int gpu_sm90_rotates(const rope_attention_problem *problem, const rope_attention
 /* Whether queries that rotate here may be written, too, to such an out, by vectors of 16 bytes. */
 int gpu_sm90_writes(const rope_attention_problem *problem, const rope_attention_call *call,
                     const rope_operand *rotated);
+
+/* Whether keys rotate beside the angles of queries, by the same ones. */
+int gpu_sm90_rotates_keys(const rope_attention_problem *problem, const rope_attention_call *call);
 
 /* Whether queries and keys of such a call have their norms here. */
 int gpu_sm90_normalises(const rope_attention_problem *problem, const rope_attention_call *call,
@@ -154,6 +158,12 @@ static inline int gpu_sm90_looks_at_pages(const rope_attention_problem *problem)
 static inline int gpu_sm90_writes(const rope_attention_problem *problem,
                                   const rope_attention_call *call, const rope_operand *rotated) {
     (void)problem, (void)call, (void)rotated;
+    return 0;
+}
+
+static inline int gpu_sm90_rotates_keys(const rope_attention_problem *problem,
+                                        const rope_attention_call *call) {
+    (void)problem, (void)call;
     return 0;
 }
 

@@ -44,6 +44,9 @@ int sm90_gathers(const rope_attention_problem *problem, const rope_attention_cal
 
 const void *sm90_kernel_of(const rope_attention_problem *problem, int tall);
 
+/* The kernel of simple calls, or NULL. */
+const void *sm90_simple_of(const rope_attention_problem *problem);
+
 /* The kernel of norms, or NULL. */
 const void *sm90_normed_of(const rope_attention_problem *problem);
 

@@ -41,11 +41,16 @@ int sm90_has_angles(const rope_problem *r) {
            r->pairs % 8 == 0 && r->rotary_offset[0] % 8 == 0 && r->rotary_offset[1] % 8 == 0;
 }
 
-/* Whether queries are rotated in shared memory: where they are copied a tile ahead, and heads share
- * angles or a pass ahead would look for lengths. */
+/* Keys behind which the rotation of a tile's queries is hidden where each row has its own angles.
+ */
+enum { LONG_ENOUGH = 4096 };
+
+/* Whether queries are rotated in shared memory: where they are copied a tile ahead, and rows share
+ * angles or keys or a pass ahead would look for lengths. */
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
+    const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
     return GPU_SM90_QUERIES(room_of(p).dim) == 2 &&
-           (sm90_pack_of(call->rope.tensor[0].heads / call->k.heads) > 0 ||
+           (sm90_pack_of(shares) > 0 || (shares > 1 && call->k_tokens >= LONG_ENOUGH) ||
             sm90_stands_by_lengths(call)) &&
            call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
                LONG_PASS / p->head_dim &&
@@ -148,6 +153,12 @@ const void *sm90_kernel_of(const rope_attention_problem *p, int tall) {
                             : gpu_attention_sm90_kernels)[heads_of(p)][p->rope.dtype == ROPE_BF16];
 }
 
+const void *sm90_simple_of(const rope_attention_problem *p) {
+    return heads_of(p) == SM90_128 && !(p->soft_cap > 0)
+               ? gpu_attention_sm90_simple_kernels[p->rope.dtype == ROPE_BF16]
+               : NULL;
+}
+
 const void *sm90_normed_of(const rope_attention_problem *p) {
     return p->head_dim == 128 && heads_of(p) == SM90_128 && p->rope.pairs == 64 && p->rotates[1] &&
                    !(p->soft_cap > 0)
@@ -199,12 +210,18 @@ int32_t gpu_sm90_shared(const rope_attention_problem *p) {
 gpuError_t gpu_sm90_load(const rope_attention_problem *p) {
     const int is_bf16 = p->rope.dtype == ROPE_BF16;
     const void *const other = may_be_tall(p) ? sm90_kernel_of(p, 1) : sm90_normed_of(p);
-    const void *const kernels[] = {
-        sm90_kernel_of(p, 0), other, gpu_attention_sm90_keys_kernels[is_bf16],
-        gpu_attention_sm90_angles_kernel, gpu_attention_sm90_pages_kernel};
+    const void *const kernels[] = {other,
+                                   sm90_simple_of(p),
+                                   sm90_kernel_of(p, 0),
+                                   gpu_attention_sm90_keys_kernels[is_bf16],
+                                   gpu_attention_sm90_angles_kernel,
+                                   gpu_attention_sm90_pages_kernel};
     int32_t early;
-    const gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
-    return error == gpuSuccess && other ? gpu_allow_shared(other, gpu_sm90_shared(p)) : error;
+    gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
+    for (int i = 0; i < 2 && error == gpuSuccess; i++)
+        if (kernels[i])
+            error = gpu_allow_shared(kernels[i], gpu_sm90_shared(p));
+    return error;
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
@@ -240,11 +257,16 @@ static int takes_norm(const rope_attention_problem *p, const gpu_sm90_norms *nor
 }
 
 /* Keys have the angles of queries. */
-int gpu_sm90_normalises(const rope_attention_problem *p, const rope_attention_call *call,
-                        const gpu_sm90_norms *norms) {
+int gpu_sm90_rotates_keys(const rope_attention_problem *p, const rope_attention_call *call) {
     const sm90_view in = {call->k.in,     call->k.in_stride, call->k.in_stride[3], call->rope.batch,
                           call->k_tokens, call->k.heads,     p->head_dim};
-    return sm90_normed_of(p) && gpu_sm90_rotates(p, call) && call->k.in && !sm90_depends(call) &&
-           gpu_attention_stands_alike(call) && takes_norm(p, norms, 0) && takes_norm(p, norms, 1) &&
+    return gpu_sm90_rotates(p, call) && p->rotates[1] && 2 * p->rope.pairs == p->head_dim &&
+           call->k.in && !sm90_depends(call) && gpu_attention_stands_alike(call) &&
            sm90_map_fits(&in);
+}
+
+int gpu_sm90_normalises(const rope_attention_problem *p, const rope_attention_call *call,
+                        const gpu_sm90_norms *norms) {
+    return sm90_normed_of(p) && gpu_sm90_rotates_keys(p, call) && takes_norm(p, norms, 0) &&
+           takes_norm(p, norms, 1);
 }

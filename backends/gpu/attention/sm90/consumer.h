@@ -26,7 +26,7 @@ struct sm90_place {
     int right, whole_end;                 /* those between are seen by all rows */
     int end;                              /* the key behind the first of them */
     int consumer;                         /* 0 or 1 */
-    int whole;                            /* all rows of the tile are there */
+    int whole;                            /* behind the tile's rows are no others */
     int leads;                            /* this thread arrives for its group */
     int adds;                             /* 0: no product was added to these rows */
     uint32_t queries, keys_at, values_at; /* stage 0, as products are told of it */
@@ -128,10 +128,10 @@ template <class T> GPU_FN void sm90_enter(const sm90_block &b, sm90_place &at) {
     const sm90_tile *t = sm90_rows_at(b, at.tile);
     const int4 keys = *(const int4 *)(const void *)&t->first;
     at.n = 0;
-    at.whole = sm90_uniform(t->rows == T::ROWS);
-    at.tiles = sm90_uniform(keys.y);
-    at.right = sm90_uniform(keys.z);
-    at.whole_end = at.right + sm90_uniform(keys.w);
+    at.whole = sm90_uniform(t->rows == T::ROWS || b.schedule->tokens >= 0);
+    at.tiles = T::SIMPLE ? keys.y : sm90_uniform(keys.y);
+    at.right = T::SIMPLE ? keys.z : sm90_uniform(keys.z);
+    at.whole_end = at.right + (T::SIMPLE ? keys.w : sm90_uniform(keys.w));
     at.end = (keys.x + keys.y) * T::KEYS;
 }
 
@@ -165,7 +165,7 @@ GPU_FN void sm90_take(const sm90_block &b, const sm90_place &at, int row, int st
                       float (&out)[T::ELEMENTS]) {
     const float unit = b.schedule->unit;
     sm90_seen seen[2];
-    sm90_see_rows(b, sm90_rows_at(b, at.tile), row, seen);
+    sm90_see_rows<1, !T::SIMPLE>(b, sm90_rows_at(b, at.tile), row, seen);
     const int are_near = sm90_near<T>(b.cap, s);
     sm90_hide_part<T>(at, seen, s);
     if constexpr (T::TALL) {
@@ -211,6 +211,7 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
                       float (&out)[T::ELEMENTS]) {
     const float unit = b.schedule->unit;
     float s[T::SCORES], minus[2];
+    sm90_rows last;
     sm90_ended ended;
     const int whole = at.whole;
     sm90_tile *before = sm90_rows_at(b, at.tile - 1);
@@ -219,17 +220,23 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
         sm90_rescale<T>(out, rows);
     sm90_begin_sums<T>(b, at, weights, out);
     if (begins) {
-        ended = sm90_sum_rows(b, rows);
+        last = rows;
+        if (!T::SIMPLE)
+            ended = sm90_sum_rows(b, rows);
         sm90_enter<T>(b, at);
     }
     sm90_seen seen[2];
     if (!T::TALL)
-        sm90_see_rows(b, sm90_rows_at(b, at.tile), row, seen);
-    if (begins)
-        sm90_end_rows(b, before, row, ended);
+        sm90_see_rows<1, 0>(b, sm90_rows_at(b, at.tile), row, seen);
+    if (!T::SIMPLE && !b.schedule->simple) {
+        if (!T::TALL)
+            sm90_see_rows<0, 1>(b, sm90_rows_at(b, at.tile), row, seen);
+        if (begins)
+            sm90_end_rows(b, before, row, ended);
+    }
     sm90_end_scores<T, 1>(b, at, s);
     if (T::TALL) /* late, as registers are few */
-        sm90_see_rows(b, sm90_rows_at(b, at.tile), gpu_opaque(row), seen);
+        sm90_see_rows<1, 1>(b, sm90_rows_at(b, at.tile), gpu_opaque(row), seen);
     const int are_near = sm90_near<T>(b.cap, s);
     sm90_hide_part<T>(at, seen, s);
     if (begins)
@@ -242,10 +249,17 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
         sm90_end_sums<T>(b, at, out);
         sm90_cap_part<T>(b, at, seen, are_near, s);
         sm90_exponentiate<T>(s, rows, minus, unit, weights);
+        if (begins) { /* what there is of out is no sum of these rows */
+            rows.rescale[0] = rows.rescale[1] = 1.0f;
+            rows.moves = 0;
+        }
     }
     sm90_settle(rows.sum); /* else the compiler adds them up behind the store */
-    if (begins)
+    if (begins) {
+        if (T::SIMPLE)
+            ended = sm90_sum_rows(b, last);
         sm90_store<T>(b, before, map, at.consumer, row, whole, ended.factor, out);
+    }
     at.adds = !begins;
 }
 

@@ -54,13 +54,11 @@ GPU_FN sm90_ended sm90_sum_rows(const sm90_block &b, const sm90_rows &rows) {
     return ended;
 }
 
-/* Takes in sinks, and stores lse: most calls have neither, and one branch passes them by. row: the
- * thread's first. */
+/* Takes in sinks, and stores lse. row: the thread's first. */
 GPU_FN void sm90_end_rows(const sm90_block &b, const sm90_tile *t, int row, sm90_ended &ended) {
-    if (b.schedule->has_sinks || b.schedule->lse)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            sm90_end_row(b, t, row + 8 * h, ended.most[h], ended.sum[h], &ended.factor[h]);
+    for (int h = 0; h < 2; h++)
+        sm90_end_row(b, t, row + 8 * h, ended.most[h], ended.sum[h], &ended.factor[h]);
 }
 
 /* Element 0 of a row's result. */
@@ -87,40 +85,37 @@ GPU_FN void sm90_copy_rows(const sm90_block &b, const sm90_tile *t, int consumer
 }
 
 /* Divides and rounds elements of both rows in columns 8 j to 8 j + 15; a row without keys has 0,
- * not -0. nothing: NaN where a row has an element that is not finite, else 0. */
+ * not -0. */
 template <class T>
 GPU_FN void sm90_round(const float (&out)[T::ELEMENTS], const float (&factor)[2], int j,
-                       uint32_t (&two)[4], uint32_t (&nothing)[2]) {
+                       uint32_t (&two)[4]) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++)
         two[k] = sm90_join<T::DTYPE>(fmaf(out[4 * j + 2 * k], factor[k & 1], 0.0f),
                                      fmaf(out[4 * j + 2 * k + 1], factor[k & 1], 0.0f));
-        nothing[k & 1] = sm90_add_nothing<T::DTYPE>(nothing[k & 1], two[k]);
-    }
 }
 
 /* Stores through shared memory; the copy is waited for at the end of the next rows. */
 template <class T>
 GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
-                            int row, int whole, const float (&factor)[2],
-                            const float (&out)[T::ELEMENTS]) {
+                            int whole, const float (&factor)[2], const float (&out)[T::ELEMENTS]) {
     const int own = (int)threadIdx.x & 127, thread = T::TALL ? gpu_opaque(own) : own,
               lane = thread % 32, pack = b.schedule->pack, r = thread / 32 * 16 + lane % 16,
               c = lane / 16;
-    uint32_t nothing[2] = {};
     if (thread == 0)
         sm90_stores_read();
     sm90_group_barrier<T>(consumer);
 #pragma unroll
     for (int j = 0; j < T::V_DIM / 8; j += 2) {
         uint32_t two[4];
-        sm90_round<T>(out, factor, j, two, nothing);
+        sm90_round<T>(out, factor, j, two);
         sm90_store_matrices(sm90_results<T>(b, consumer) + sm90_chunk(64, r, j + c), two[0], two[1],
                             two[2], two[3]);
     }
     sm90_writes_known();
     sm90_group_barrier<T>(consumer);
-    if (!whole) {
+    sm90_tell_by_row<T>(b, t, consumer);
+    if (!T::SIMPLE && !whole) {
         sm90_copy_rows<T>(b, t, consumer);
         sm90_group_barrier<T>(consumer);
     } else if (thread == 0) {
@@ -128,7 +123,6 @@ GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap
                          {t->head, t->q_token + (consumer * 64 >> pack), t->q_row}, T::V_DIM / 64,
                          64);
     }
-    sm90_tell_again(b, t, row, nothing);
 }
 
 /* Stores straight from registers. Lanes exchange pairs of two elements, so that four of them write
@@ -139,11 +133,12 @@ GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const f
     const int lane = (int)threadIdx.x % 4, odd = lane & 1;
     char *const to[2] = {sm90_result(b, t, row) + 4 * (lane + 3 * odd),
                          sm90_result(b, t, row + 8) + 4 * (lane + 3 * odd)};
-    uint32_t nothing[2] = {};
+    uint32_t nothing = 0;
 #pragma unroll
     for (int j = 0; j < T::V_DIM / 8; j += 2) {
         uint32_t two[4];
-        sm90_round<T>(out, factor, j, two, nothing);
+        sm90_round<T>(out, factor, j, two);
+        nothing = sm90_add_nothing<T::DTYPE>(sm90_add_nothing<T::DTYPE>(nothing, two[0]), two[2]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t kept = odd ? two[h + 2] : two[h],
@@ -152,16 +147,16 @@ GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const f
                 *(uint2 *)(void *)(to[h] + 16 * j) = odd ? uint2{got, kept} : uint2{kept, got};
         }
     }
-    sm90_tell_again(b, t, row, nothing);
+    sm90_tell(b, t, row, nothing);
 }
 
-/* Divides, rounds and stores rows. whole: all of the tile are there. */
+/* Divides, rounds and stores rows. whole: a copy stores all that lie in the tensor. */
 template <class T>
 GPU_FN void sm90_store(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
                        int row, int whole, const float (&factor)[2],
                        const float (&out)[T::ELEMENTS]) {
     if (T::QUERIES == 2)
-        sm90_store_tile<T>(b, t, map, consumer, row, whole, factor, out);
+        sm90_store_tile<T>(b, t, map, consumer, whole, factor, out);
     else
         sm90_store_pairs<T>(b, t, row, factor, out);
 }
@@ -171,7 +166,8 @@ template <class T>
 GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
                      int row, int whole, const sm90_rows &rows, const float (&out)[T::ELEMENTS]) {
     sm90_ended ended = sm90_sum_rows(b, rows);
-    sm90_end_rows(b, t, row, ended);
+    if (!T::SIMPLE && !b.schedule->simple)
+        sm90_end_rows(b, t, row, ended);
     sm90_store<T>(b, t, map, consumer, row, whole, ended.factor, out);
 }
 

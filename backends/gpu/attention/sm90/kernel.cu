@@ -24,6 +24,9 @@ template <class T> GPU_FN void sm90_start(const sm90_block &b) {
         sm90_barrier_init(SM90_BARRIER(b, tile_known, i), 1);
     sm90_barrier_init(SM90_BARRIER(b, all_ended, 0), T::CONSUMERS);
     b.header->again_count = 0;
+    b.header->told = 0;
+    for (int i = 0; i < SM90_KNOWN; i++)
+        b.header->tile[i].told = 0;
     sm90_barriers_begun();
 }
 
@@ -78,6 +81,9 @@ struct sm90_more {
 GPU_FN sm90_more sm90_more_of(void) {
     return {NULL, NULL};
 }
+GPU_FN sm90_more sm90_more_of(const sm90_simple &) {
+    return {NULL, NULL};
+}
 GPU_FN sm90_more sm90_more_of(const sm90_cap &cap) {
     return {&cap, NULL};
 }
@@ -88,7 +94,7 @@ GPU_FN sm90_more sm90_more_of(const sm90_norm &norm) {
 template <class A, class... B> constexpr int sm90_has = 0;
 template <class A> constexpr int sm90_has<A, A> = 1;
 
-/* MORE: sm90_cap, sm90_norm, or nothing. */
+/* MORE: sm90_cap, sm90_norm, sm90_simple, or nothing. */
 template <int DTYPE, int DIM, int V_DIM, int ROWS, class... MORE>
 __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
@@ -99,7 +105,7 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                        GPU_PARAMETER rope_attention_call call, const int32_t *failed,
                        GPU_PARAMETER MORE... more) {
     typedef sm90_type<DTYPE, DIM, V_DIM, ROWS, sm90_has<sm90_cap, MORE...>,
-                      sm90_has<sm90_norm, MORE...>>
+                      sm90_has<sm90_norm, MORE...>, sm90_has<sm90_simple, MORE...>>
         T;
     extern __shared__ __align__(1024) char sm90_memory[];
     sm90_block b = {&problem,
@@ -159,6 +165,8 @@ const void *const gpu_attention_sm90_tall_kernels[2] = SM90_KERNELS(64, 64, SM90
 const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2] = {
     SM90_KERNELS(64, 64, SM90_ROWS, sm90_cap), SM90_KERNELS(128, 128, SM90_ROWS, sm90_cap),
     SM90_KERNELS(192, 128, SM90_ROWS, sm90_cap), SM90_KERNELS(256, 256, SM90_ROWS, sm90_cap)};
+const void *const gpu_attention_sm90_simple_kernels[2] =
+    SM90_KERNELS(128, 128, SM90_ROWS, sm90_simple);
 const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, SM90_ROWS, sm90_norm);
 const void *const gpu_attention_sm90_keys_kernels[2] = {
     GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_F16>),

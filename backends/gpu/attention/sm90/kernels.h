@@ -68,12 +68,15 @@ typedef struct sm90_positions {
     uint32_t *tickets; /* two are set to 0, or NULL */
 } sm90_positions;
 
-enum { SM90_ANGLE_THREADS = 128 };
+enum {
+    SM90_ANGLE_THREADS = 128,
+    SM90_HEADS_AHEAD = 4 /* heads of keys that a thread rotates */
+};
 
 /* A norm by the root mean square of heads that rotate as a whole: of elements in vectors of 16
  * bytes, rounded ahead of the weight and behind it. */
 typedef struct sm90_norm {
-    const void *weight;
+    const void *weight; /* NULL: there is none */
     float eps;
 } sm90_norm;
 
@@ -91,6 +94,12 @@ typedef struct sm90_keys_ahead {
 typedef struct sm90_cap {
     float end, near[6], most, rise;
 } sm90_cap;
+
+/* Kernels of calls without chunks, sinks, lse and lengths take it in the place of sm90_cap: without
+ * the branches for these the compiler has a row's end take less time. */
+typedef struct sm90_simple {
+    int32_t unused;
+} sm90_simple;
 
 /* A call as blocks read it, apart from all that depends on lengths. Tiles are counted over `heads`
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
@@ -112,6 +121,7 @@ typedef struct sm90_schedule {
     float unit;   /* what makes scores logits of base 2 */
     float lowest; /* no score is below, and this times `unit` is finite */
     int32_t has_sinks;
+    int32_t simple;      /* there are no chunks, no sinks and no lse */
     int32_t splits;      /* sequences of few queries are left out */
     uint32_t *tickets;   /* 0 ahead of the launch; or NULL: tiles are dealt in turn */
     const int32_t *none; /* not 0: all sequences are left out; or NULL: it is not known */
@@ -133,6 +143,9 @@ extern const void *const gpu_attention_sm90_tall_kernels[2];
 /* Those of scores with a soft cap take (..., sm90_cap) behind that. */
 extern const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2];
 
+/* Those of simple calls with heads of 128 take (..., sm90_simple). */
+extern const void *const gpu_attention_sm90_simple_kernels[2];
+
 /* Those of heads of 128 whose queries have a norm take (..., sm90_norm) behind that. */
 extern const void *const gpu_attention_sm90_norm_kernels[2];
 
@@ -143,8 +156,9 @@ extern const void *const gpu_attention_sm90_norm_kernels[2];
  * gpu_attention_parts), in blocks over [sequence, query] and heads of q. */
 extern const void *const gpu_attention_sm90_latent_kernels[2][2];
 
-/* Of f16 and of bf16; take (sm90_keys_ahead, sm90_rotation, sm90_norm): a thread of
- * SM90_ANGLE_THREADS normalises and rotates 8 pairs of a token's heads. */
+/* Of f16 and of bf16; take (sm90_keys_ahead, sm90_positions, sm90_norm): a thread of
+ * SM90_ANGLE_THREADS computes angles of 8 pairs of a token, and normalises and rotates these of
+ * SM90_HEADS_AHEAD heads, in blocks over tokens and heads. Positions depend on no lengths. */
 extern const void *const gpu_attention_sm90_keys_kernels[2];
 
 /* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none): a

@@ -14,31 +14,36 @@ enum { ROUNDS = 4 };
  * given out early keeps another block from it. */
 enum { MANY_ROUNDS = 12 };
 
+static sm90_positions positions_of(const rope_attention_problem *problem,
+                                   const rope_attention_call *call, const gpu_sm90_memory *memory) {
+    const rope_problem *r = &problem->rope;
+    const rope_position_map *map = &call->rope.position;
+    const int64_t tokens = call->rope.tokens;
+    return (sm90_positions){.count = tokens * (sm90_has_rows(call) ? call->rope.batch : 1) *
+                                     sm90_fours_of(r),
+                            .fours = (int32_t)sm90_fours_of(r),
+                            .tokens = (int32_t)tokens,
+                            .negative = r->direction != ROPE_FORWARD,
+                            .wide = map->wide,
+                            .depends = sm90_stands_by_lengths(call),
+                            .factor = (float)r->set[0].attention_factor,
+                            .turns = r->set[0].turns,
+                            .ids = map->ids,
+                            .id_row = map->ids ? map->id_stride[1] : 0,
+                            .id_token = map->id_stride[2],
+                            .offset = map->ids || sm90_stands_by_lengths(call)
+                                          ? map->offset
+                                          : rope_sum(map->offset, call->k_tokens - tokens),
+                            .angles = memory->angles,
+                            .tickets = memory->tickets};
+}
+
 gpuError_t sm90_launch_angles(const rope_attention_problem *problem,
                               const rope_attention_call *call, const gpu_sm90_memory *memory,
                               int early, gpuStream_t stream) {
-    const rope_problem *r = &problem->rope;
-    const rope_position_map *map = &call->rope.position;
-    const int64_t tokens = call->rope.tokens,
-                  count = tokens * (sm90_has_rows(call) ? call->rope.batch : 1) * sm90_fours_of(r);
-    sm90_positions p = {.count = count,
-                        .fours = (int32_t)sm90_fours_of(r),
-                        .tokens = (int32_t)tokens,
-                        .negative = r->direction != ROPE_FORWARD,
-                        .wide = map->wide,
-                        .depends = sm90_stands_by_lengths(call),
-                        .factor = (float)r->set[0].attention_factor,
-                        .turns = r->set[0].turns,
-                        .ids = map->ids,
-                        .id_row = map->id_stride[1],
-                        .id_token = map->id_stride[2],
-                        .offset = map->ids || sm90_stands_by_lengths(call)
-                                      ? map->offset
-                                      : rope_sum(map->offset, call->k_tokens - tokens),
-                        .angles = memory->angles,
-                        .tickets = memory->tickets};
+    sm90_positions p = positions_of(problem, call, memory);
     void *arguments[] = {&p, (void *)(uintptr_t)problem, (void *)(uintptr_t)call};
-    const dim3 grid = {(uint32_t)gpu_divide_up(count, SM90_ANGLE_THREADS), 1, 1},
+    const dim3 grid = {(uint32_t)gpu_divide_up(p.count, SM90_ANGLE_THREADS), 1, 1},
                block = {SM90_ANGLE_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, stream,
                              early);
@@ -48,9 +53,11 @@ static sm90_norm norm_of(const gpu_sm90_norms *norms, int which) {
     return (sm90_norm){.weight = norms->operand[which].weight, .eps = norms->steps[which].eps};
 }
 
-static gpuError_t launch_keys(const gpu_sm90_call *l, sm90_rotation *rotation) {
+/* Angles, and keys that they rotate. */
+static gpuError_t launch_keys(const gpu_sm90_call *l, int early) {
     const rope_append_operand *k = &l->call->k;
-    sm90_norm norm = norm_of(l->norms, 1);
+    sm90_positions p = positions_of(l->problem, l->call, &l->memory);
+    sm90_norm norm = l->norms ? norm_of(l->norms, 1) : (sm90_norm){0};
     sm90_keys_ahead keys = {.in = k->in,
                             .out = k->out,
                             .count = l->call->rope.batch * l->call->k_tokens,
@@ -60,12 +67,12 @@ static gpuError_t launch_keys(const gpu_sm90_call *l, sm90_rotation *rotation) {
         keys.in_stride[i] = k->in_stride[i];
         keys.out_stride[i] = k->out_stride[i];
     }
-    void *arguments[] = {&keys, rotation, &norm};
-    const int64_t threads = keys.count * (rotation->pairs / 8);
-    const dim3 grid = {(uint32_t)gpu_divide_up(threads, SM90_ANGLE_THREADS), 1, 1},
+    void *arguments[] = {&keys, &p, &norm};
+    const dim3 grid = {(uint32_t)gpu_divide_up(keys.count * (p.fours / 2), SM90_ANGLE_THREADS),
+                       (uint32_t)gpu_divide_up(keys.heads, SM90_HEADS_AHEAD), 1},
                block = {SM90_ANGLE_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_keys_kernels[l->problem->rope.dtype == ROPE_BF16],
-                             grid, block, arguments, 0, l->stream, l->follows_early);
+                             grid, block, arguments, 0, l->stream, early);
 }
 
 /* Where a launch that looks at pages says that packed sequences are all left out, or NULL. */
@@ -154,8 +161,6 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
     gpuError_t error = gpuSuccess;
     if (resets)
         error = cudaMemsetAsync(l->memory.tickets, 0, 2 * sizeof *schedule.tickets, l->stream);
-    if (error == gpuSuccess && l->norms)
-        error = launch_keys(l, &schedule.rotation);
     void *arguments[] = {&maps[0],
                          &maps[1],
                          &maps[2],
@@ -165,13 +170,16 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                          (void *)(uintptr_t)call,
                          &failed,
                          l->norms ? (void *)&norm : &cap};
+    const void *const simple = schedule.simple && schedule.tokens >= 0 ? sm90_simple_of(p) : NULL;
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {128 + 2 * (uint32_t)rows, 1, 1};
     const int early = (rotates || looks || part.behind ? l->follows_early : l->early) && !resets;
     return error == gpuSuccess
-               ? gpu_launch_kernel(l->norms ? sm90_normed_of(p) : sm90_kernel_of(p, tall), grid,
-                                   block, arguments, sm90_shared_of(p, tall, schedule.tokens < 0),
-                                   l->stream, early)
+               ? gpu_launch_kernel(l->norms ? sm90_normed_of(p)
+                                   : simple ? simple
+                                            : sm90_kernel_of(p, tall),
+                                   grid, block, arguments,
+                                   sm90_shared_of(p, tall, schedule.tokens < 0), l->stream, early)
                : error;
 }
 
@@ -197,11 +205,11 @@ static gpuError_t attend(const gpu_sm90_call *l, int first) {
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_problem *p = l->problem;
-    const int looks = gpu_sm90_looks_at_pages(p);
+    const int looks = gpu_sm90_looks_at_pages(p), ahead = looks ? l->follows_early : l->early;
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
-        error = sm90_launch_angles(p, l->call, &l->memory, looks ? l->follows_early : l->early,
-                                   l->stream);
+        error = l->keys_too ? launch_keys(l, ahead)
+                            : sm90_launch_angles(p, l->call, &l->memory, ahead, l->stream);
     if (!gpu_attention_converts(p))
         return error == gpuSuccess ? attend(l, 1) : error;
     const size_t row =

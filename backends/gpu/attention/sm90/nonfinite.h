@@ -8,26 +8,37 @@
 
 /* --- what is told --- */
 
-/* A warp lists a tile of rows to be computed again, if it has keys that not all rows see and one of
- * the rows that are there is not finite. nothing: not 0 where a thread's rows are not, of which
- * `row` is the first. */
-GPU_FN void sm90_tell_again(const sm90_block &b, sm90_tile *t, int row,
-                            const uint32_t (&nothing)[2]) {
-    if (!__any_sync(~0u, nothing[0] | nothing[1]))
-        return;
-    const int is_finite = (!nothing[0] || row >= t->rows) && (!nothing[1] || row + 8 >= t->rows);
-    if (__all_sync(~0u, is_finite) || threadIdx.x % 32 || t->whole == t->tiles || t->careful ||
-        atomicExch(&t->careful, (int)SM90_TOLD))
-        return;
-    const uint32_t n = atomicAdd(&b.header->again_count, 1u);
-    if (n < SM90_AGAIN)
-        b.header->again[n] = t->number;
+/* Tells of a tile by a thread's first row: what is not finite is in each row, also where it is not
+ * seen, as 0 times it is NaN. nothing: not 0 where the row is not finite. */
+GPU_FN void sm90_tell(const sm90_block &b, sm90_tile *t, int row, uint32_t nothing) {
+    const int tells = nothing && row < t->rows;
+    sm90_write_if(&t->told, 1, tells);
+    sm90_write_if(&b.header->told, 1, tells);
 }
 
-/* Waits for the end of all tiles; whether some are computed again. */
+/* The same by the first row of a consumer's results in shared memory, an element a thread. */
+template <class T> GPU_FN void sm90_tell_by_row(const sm90_block &b, sm90_tile *t, int consumer) {
+    const uint32_t infinity = T::DTYPE == ROPE_BF16 ? 0x7f80 : 0x7c00;
+    const int column = (int)threadIdx.x & (T::V_DIM - 1) & 127;
+    const uint32_t bits = sm90_read_half(sm90_results<T>(b, consumer) +
+                                         (uint32_t)(column / 64 * 8192 + column % 64 * 2));
+    const int tells = (bits & infinity) == infinity && consumer * 64 < t->rows;
+    sm90_write_if(&t->told, 1, tells);
+    sm90_write_if(&b.header->told, 1, tells);
+}
+
+/* Lists a tile that has ended to be computed again, if it was told of and has keys that not all
+ * rows see. By one thread. */
+GPU_FN void sm90_list(const sm90_block &b, volatile sm90_tile *t) {
+    if (t->told && t->whole != t->tiles && !t->careful && b.header->again_count < SM90_AGAIN)
+        b.header->again[b.header->again_count++] = t->number;
+    t->told = 0;
+}
+
+/* Waits for the end of all tiles; whether some may be computed again. */
 GPU_FN int sm90_ends_again(const sm90_block &b) {
     sm90_wait(SM90_BARRIER(b, all_ended, 0), 0);
-    return *(const volatile uint32_t *)&b.header->again_count != 0;
+    return *(const volatile int32_t *)&b.header->told;
 }
 
 /* --- what is taken out --- */
@@ -102,7 +113,7 @@ template <class T>
 GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_tile *t, int base, int row,
                                const uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
     sm90_seen seen[2];
-    sm90_see_rows(b, t, row, seen);
+    sm90_see_rows<1, 1>(b, t, row, seen);
 #pragma unroll 1
     for (int k = 0; k < T::KEYS; k++) {
         const int key = base + k;

@@ -4,6 +4,7 @@
 
 #include "backends/gpu/attention/sm90/angles.h"
 #include "backends/gpu/attention/sm90/tile.h"
+#include "common/math/angle.h"
 #include "common/math/norm.h"
 
 /* Elements of 8 pairs side by side: the first of all, and the others. */
@@ -74,48 +75,90 @@ GPU_FN sm90_pairs sm90_weights(const sm90_norm &norm, int lanes, int lane) {
 
 /* --- keys --- */
 
-/* Keys rotate by the angles of queries that stand where they do. */
+/* Of a token whose index does not depend on lengths. */
+GPU_FN int64_t sm90_given_position(const sm90_positions &p, int64_t row, int64_t token) {
+    const int64_t at = row * p.id_row + token * p.id_token;
+    return rope_sum(!p.ids   ? token
+                    : p.wide ? ((const int64_t *)p.ids)[at]
+                             : ((const int32_t *)p.ids)[at],
+                    p.offset);
+}
+
+/* Cosines and sines of the n-th four pairs. */
+GPU_FN void sm90_angles_of_four(const sm90_positions &p, int64_t position, int n, float4 &cosines,
+                                float4 &sines) {
+    float c[4], s[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const rope_cos_sin a = rope_cos_sin_turns((uint64_t)position * p.turns[n * 4 + i]);
+        c[i] = a.c * p.factor;
+        s[i] = p.negative ? -(a.s * p.factor) : a.s * p.factor;
+    }
+    cosines = {c[0], c[1], c[2], c[3]};
+    sines = {s[0], s[1], s[2], s[3]};
+}
+
+/* Normalises 8 pairs of each of some heads, which `lanes` threads share. */
+template <int DTYPE>
+GPU_FN void sm90_normalise_heads(const sm90_norm &norm, int lanes, int lane,
+                                 sm90_pairs (&x)[SM90_HEADS_AHEAD]) {
+    const sm90_pairs weight = sm90_weights(norm, lanes, lane);
+#pragma unroll
+    for (int i = 0; i < SM90_HEADS_AHEAD; i++) {
+        float one = sm90_squares<DTYPE>(x[i].one), other = sm90_squares<DTYPE>(x[i].other);
+        for (int bit = 1; bit < lanes; bit *= 2) {
+            one = one + __shfl_xor_sync(~0u, one, bit);
+            other = other + __shfl_xor_sync(~0u, other, bit);
+        }
+        sm90_normalise<DTYPE>(sm90_norm_reciprocal(one + other, 16 * lanes, norm.eps), weight,
+                              x[i].one, x[i].other);
+    }
+}
+
+/* Keys rotate by the angles of queries that stand where they do, which are kept for these. */
 template <int DTYPE>
 __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
-    gpu_attention_sm90_keys(GPU_PARAMETER sm90_keys_ahead k, GPU_PARAMETER sm90_rotation r,
+    gpu_attention_sm90_keys(GPU_PARAMETER sm90_keys_ahead k, GPU_PARAMETER sm90_positions p,
                             GPU_PARAMETER sm90_norm norm) {
-    enum { HEADS = 4 }; /* on their way */
     typedef typename gpu_element<DTYPE>::bits bits;
-    const int lanes = r.pairs / 8, lane = (int)threadIdx.x % lanes;
-    const int64_t thread = (int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x,
-                  n = min(thread / lanes, k.count - 1), row = n / k.tokens, token = n % k.tokens;
+    const int lanes = p.fours / 2, pairs = p.fours * 4, lane = (int)threadIdx.x % lanes,
+              first = (int)blockIdx.y * SM90_HEADS_AHEAD;
+    const int64_t number = ((int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x) / lanes,
+                  n = min(number, k.count - 1), row = n / k.tokens, token = n % k.tokens;
     const bits *in = (const bits *)k.in + row * k.in_stride[0] + token * k.in_stride[1] + lane * 8;
     bits *out = (bits *)k.out + row * k.out_stride[0] + token * k.out_stride[1] + lane * 8;
     gpu_wait_for_last();
     gpu_let_next_start();
-    const sm90_pairs weight = sm90_weights(norm, lanes, lane);
-    const sm90_angles m =
-        sm90_read_angles((const float4 *)(const void *)r.angles +
-                             (row * r.row_step + token) * (r.pairs / 2) + lane * 2,
-                         r.pairs);
-    for (int first = 0; first < k.heads; first += HEADS) {
-        sm90_pairs x[HEADS];
+    sm90_pairs x[SM90_HEADS_AHEAD];
 #pragma unroll
-        for (int i = 0; i < HEADS; i++) {
-            const bits *from = in + min(first + i, k.heads - 1) * k.in_stride[2];
-            x[i] = {*(const uint4 *)(const void *)from,
-                    *(const uint4 *)(const void *)(from + r.pairs)};
+    for (int i = 0; i < SM90_HEADS_AHEAD; i++) {
+        const bits *from = in + min(first + i, k.heads - 1) * k.in_stride[2];
+        x[i] = {*(const uint4 *)(const void *)from, *(const uint4 *)(const void *)(from + pairs)};
+    }
+    const int64_t position = sm90_given_position(p, row, token);
+    sm90_angles m;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        sm90_angles_of_four(p, position, lane * 2 + i, m.c[i], m.s[i]);
+    if (norm.weight)
+        sm90_normalise_heads<DTYPE>(norm, lanes, lane, x);
+#pragma unroll
+    for (int i = 0; i < SM90_HEADS_AHEAD; i++) {
+        bits *to = out + (first + i) * k.out_stride[2];
+        sm90_rotate_eight<DTYPE>(m, x[i].one, x[i].other);
+        if (first + i < k.heads && number < k.count) {
+            *(uint4 *)(void *)to = x[i].one;
+            *(uint4 *)(void *)(to + pairs) = x[i].other;
         }
+    }
+    if (first == 0 && p.tickets && blockIdx.x == 0 && threadIdx.x == 0)
+        *p.tickets = 0;
+    if (first == 0 && (row == 0 || p.id_row)) {
+        float4 *to = (float4 *)(void *)p.angles + n * p.fours * 2 + lane * 2;
 #pragma unroll
-        for (int i = 0; i < HEADS; i++) {
-            float one = sm90_squares<DTYPE>(x[i].one), other = sm90_squares<DTYPE>(x[i].other);
-            for (int bit = 1; bit < lanes; bit *= 2) {
-                one = one + __shfl_xor_sync(~0u, one, bit);
-                other = other + __shfl_xor_sync(~0u, other, bit);
-            }
-            sm90_normalise<DTYPE>(sm90_norm_reciprocal(one + other, 16 * lanes, norm.eps), weight,
-                                  x[i].one, x[i].other);
-            sm90_rotate_eight<DTYPE>(m, x[i].one, x[i].other);
-            bits *to = out + (first + i) * k.out_stride[2];
-            if (first + i < k.heads) {
-                *(uint4 *)(void *)to = x[i].one;
-                *(uint4 *)(void *)(to + r.pairs) = x[i].other;
-            }
+        for (int i = 0; i < 2; i++) {
+            to[i] = m.c[i];
+            to[p.fours + i] = m.s[i];
         }
     }
 }

@@ -152,7 +152,9 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_
         t->lse += t->q_row * order.lse_stride[0] + t->q_token * order.lse_stride[1] +
                   t->head * order.lse_stride[2];
     sm90_seen seen[2];
-    sm90_see(order.mask, {t->index, t->index + queries - 1}, t->end, t->k_index, seen);
+    const int index[2] = {t->index, t->index + queries - 1};
+    sm90_see_window(order.mask, index, t->end, seen);
+    sm90_see_chunk(order.mask, index, t->end, t->k_index, seen);
     sm90_count_keys<T>(t, seen[0], seen[1]);
     return 1;
 }

@@ -182,13 +182,12 @@ template <class T> GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, 
 template <class T>
 GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t &next) {
     sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
+    sm90_list(b, t); /* what had its place has ended */
     if (careful)
         sm90_take_again<T>(b, next, t);
     else
         sm90_take<T>(b, next, t);
-    t->careful = careful || *(const volatile uint32_t *)&b.header->again_count >= SM90_AGAIN / 2
-                     ? SM90_CAREFUL
-                     : 0;
+    t->careful = careful || b.header->again_count >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
     sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
     return t;
 }
@@ -199,6 +198,9 @@ template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful)
     const int32_t *none = b.schedule->none;
     int32_t next = careful ? 0 : none && *none ? b.tiles : (int32_t)blockIdx.x;
     const int first = n;
+#pragma unroll 1
+    for (int i = 0; careful && i < SM90_KNOWN; i++)
+        sm90_list(b, &b.header->tile[i]);
 #pragma unroll 1
     while (sm90_find_one<T>(b, n, careful, next)->head >= 0) {
         sm90_wait_for_last<T>(b); /* a first tile may be known ahead of it */

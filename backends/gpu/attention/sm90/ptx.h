@@ -237,6 +237,12 @@ GPU_FN void sm90_take_if(uint32_t &to, uint32_t from, int takes) {
                  : "r"(from), "r"(takes));
 }
 
+GPU_FN uint32_t sm90_read_half(uint32_t from) {
+    uint16_t x;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
+    return x;
+}
+
 GPU_FN uint4 sm90_read(uint32_t from) {
     uint4 x;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -250,6 +256,14 @@ GPU_FN uint2 sm90_read_two(uint32_t from) {
     uint2 x;
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
     return x;
+}
+
+/* Without a branch. */
+GPU_FN void sm90_write_if(int32_t *to, int x, int writes) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p st.shared.b32 [%0], %1; }" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "r"(x), "r"(writes)
+                 : "memory");
 }
 
 GPU_FN void sm90_write(uint32_t to, uint4 x) {

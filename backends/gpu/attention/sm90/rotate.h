@@ -3,7 +3,6 @@
 #define ROPEKIT_GPU_ATTENTION_SM90_ROTATE_H
 
 #include "backends/gpu/attention/sm90/norm.h"
-#include "common/math/angle.h"
 
 /* --- angles --- */
 
@@ -31,13 +30,9 @@ GPU_FN int64_t sm90_index(const rope_attention_problem *problem, const rope_atte
 
 GPU_FN int64_t sm90_position(const sm90_positions &p, const rope_attention_problem *problem,
                              const rope_attention_call *call, int64_t n) {
-    const int64_t row = n / p.tokens, token = n % p.tokens,
-                  at = row * p.id_row + token * p.id_token;
-    const int64_t position = p.depends ? sm90_index(problem, call, row, token)
-                             : !p.ids  ? token
-                             : p.wide  ? ((const int64_t *)p.ids)[at]
-                                       : ((const int32_t *)p.ids)[at];
-    return rope_sum(position, p.offset);
+    const int64_t row = n / p.tokens, token = n % p.tokens;
+    return p.depends ? rope_sum(sm90_index(problem, call, row, token), p.offset)
+                     : sm90_given_position(p, row, token);
 }
 
 __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
@@ -52,17 +47,8 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
     if (n >= p.count)
         return;
     const int64_t position = sm90_position(p, &problem, &call, n / p.fours);
-    float c[4], s[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const rope_cos_sin a =
-            rope_cos_sin_turns((uint64_t)position * p.turns[n % p.fours * 4 + i]);
-        c[i] = a.c * p.factor;
-        s[i] = p.negative ? -(a.s * p.factor) : a.s * p.factor;
-    }
     float4 *to = (float4 *)(void *)p.angles + n / p.fours * p.fours * 2 + n % p.fours;
-    to[0] = {c[0], c[1], c[2], c[3]};
-    to[p.fours] = {s[0], s[1], s[2], s[3]};
+    sm90_angles_of_four(p, position, (int)(n % p.fours), to[0], to[p.fours]);
 }
 
 /* --- rows --- */

@@ -70,6 +70,7 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
                        .mask = sm90_mask_of(p),
                        .unit = p->soft_cap > 0 ? 1 : 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,
+                       .simple = !p->sink_dtype && !call->lse && near(p->chunk) == SM90_FAR,
                        .splits = splits,
                        .tickets = (uint32_t *)memory->tickets + !!tall,
                        .lse = call->lse};

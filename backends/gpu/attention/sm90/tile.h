@@ -7,13 +7,15 @@
 #include "backends/gpu/attention/sm90/wgmma.h"
 
 /* Types of elements, sizes of heads, and what follows from them. */
-template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_> struct sm90_type {
+template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_, int SIMPLE_>
+struct sm90_type {
     enum {
         DTYPE = DTYPE_,
         DIM = DIM_,
         V_DIM = V_DIM_,
         CAPS = CAPS_,                   /* scores have a soft cap */
         NORMS = NORMS_,                 /* queries have a norm */
+        SIMPLE = SIMPLE_,               /* calls have what sm90_simple says */
         ORDERED = DIM_ <= 64 && !CAPS_, /* consumers begin products in order */
         ROWS = ROWS_,
         TALL = ROWS > SM90_ROWS,
@@ -35,7 +37,7 @@ template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_> st
 struct __align__(16) sm90_tile {
     int32_t first, tiles, right, whole;     /* tiles of keys */
     int32_t head;                           /* the first one; -1: no tile is left */
-    int32_t careful;                        /* SM90_CAREFUL and SM90_TOLD, or 0 */
+    int32_t careful;                        /* SM90_CAREFUL, or 0 */
     int32_t index, end;                     /* its first query's among keys; keys of the sequence */
     float *lse;                             /* of the first row, or NULL */
     int32_t q_row, q_token, k_row, k_token; /* where its queries and keys begin; a cache's row is
@@ -43,10 +45,10 @@ struct __align__(16) sm90_tile {
     int32_t k_index;                        /* of its first key among all of the sequence's */
     int32_t rows;                           /* that are there */
     int32_t number;                         /* of all tiles */
+    int32_t told;                           /* a row that is there is not finite */
 };
 
-/* SM90_CAREFUL: values of the tile are cleaned. SM90_TOLD: it is listed to be computed again. */
-enum { SM90_CAREFUL = 1, SM90_TOLD = 2 };
+enum { SM90_CAREFUL = 1 }; /* values of the tile are cleaned */
 
 /* Rows are described that many tiles ahead of those that end. */
 enum { SM90_KNOWN = 8 };
@@ -75,6 +77,7 @@ struct sm90_header {
     uint64_t queries_sent[2]; /* of queries that are rotated */
     uint64_t values_sent[2];  /* of values that are cleaned */
     uint64_t tile_wanted[2], tile_known[SM90_KNOWN], all_ended[1];
+    int32_t told; /* some tile is */
     uint32_t again_count;
     int32_t again[SM90_AGAIN];
     int32_t found[4]; /* something was taken out of values n, at n % 4 */
@@ -204,33 +207,41 @@ struct sm90_seen {
     int first, end;
 };
 
-/* What two rows see, as rope_keys_seen() without a tree or a ring. count: keys that are there;
- * k_index: the first one's index, by which chunks count. */
-GPU_FN void sm90_see(const sm90_mask &m, const int (&index)[2], int count, int k_index,
-                     sm90_seen (&seen)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        seen[h] = {max(index[h] - m.before, 0), min(index[h] + m.behind + 1, count)};
-    if (m.chunk < SM90_FAR)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int whole = index[h] + k_index,
-                      begin = (whole - (whole < 0 ? m.chunk - 1 : 0)) / m.chunk * m.chunk - k_index;
-            seen[h] = {max(seen[h].first, begin), min(seen[h].end, begin + m.chunk)};
-        }
+/* Of two rows, apart from chunks, as rope_keys_seen() without a tree or a ring. count: keys that
+ * are there. */
+GPU_FN void sm90_see_window(const sm90_mask &m, const int (&index)[2], int count,
+                            sm90_seen (&seen)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        seen[h].first = min(seen[h].first, count);
-        seen[h].end = max(seen[h].first, seen[h].end);
+        seen[h].first = min(max(index[h] - m.before, 0), count);
+        seen[h].end = max(min(index[h] + m.behind + 1, count), seen[h].first);
     }
 }
 
-/* What a thread's rows of a tile see: `row` and the eighth behind it. */
+/* Of these, those of the rows' chunks. k_index: the first key's index, by which chunks count. */
+GPU_FN void sm90_see_chunk(const sm90_mask &m, const int (&index)[2], int count, int k_index,
+                           sm90_seen (&seen)[2]) {
+    if (m.chunk == SM90_FAR)
+        return;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int whole = index[h] + k_index,
+                  begin = (whole - (whole < 0 ? m.chunk - 1 : 0)) / m.chunk * m.chunk - k_index;
+        seen[h].first = min(max(seen[h].first, begin), count);
+        seen[h].end = max(seen[h].first, min(seen[h].end, begin + m.chunk));
+    }
+}
+
+/* What a thread's rows of a tile see: `row` and the eighth behind it. chunks: 0, or 1. */
+template <int WINDOW, int CHUNK>
 GPU_FN void sm90_see_rows(const sm90_block &b, const sm90_tile *t, int row, sm90_seen (&seen)[2]) {
     const int4 rows = *(const int4 *)(const void *)&t->head;
-    const int pack = b.schedule->pack;
-    sm90_see(b.schedule->mask, {rows.z + (row >> pack), rows.z + ((row + 8) >> pack)}, rows.w,
-             t->k_index, seen);
+    const int pack = b.schedule->pack,
+              index[2] = {rows.z + (row >> pack), rows.z + ((row + 8) >> pack)};
+    if (WINDOW)
+        sm90_see_window(b.schedule->mask, index, rows.w, seen);
+    if (CHUNK)
+        sm90_see_chunk(b.schedule->mask, index, rows.w, t->k_index, seen);
 }
 
 /* Which tiles of keys rows see, of which the first row and the last one see these. */
