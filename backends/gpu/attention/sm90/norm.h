@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
         }
     }
     if (first == 0 && p.tickets && blockIdx.x == 0 && threadIdx.x == 0)
-        *p.tickets = 0;
+        p.tickets[0] = p.tickets[1] = 0;
     if (first == 0 && (row == 0 || p.id_row)) {
         float4 *to = (float4 *)(void *)p.angles + n * p.fours * 2 + lane * 2;
 #pragma unroll
