@@ -122,8 +122,11 @@ rope_status device_with_workspace(const test_case *c, device_work *work, const v
     void *memory = NULL;
     if (bytes == 0)
         return device_with_copy(c, work, state, result);
+    /* No number in any type, and many as a count. */
+    static const unsigned char pattern[4] = {0xff, 0xff, 0xfe, 0x7f};
     unsigned char *noise = malloc(bytes + ALIGNMENT);
-    memset(noise, 0xff, bytes + ALIGNMENT);
+    for (size_t i = 0; i < bytes + ALIGNMENT; i++)
+        noise[i] = pattern[i % sizeof pattern];
     CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), bytes + ALIGNMENT, &memory));
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, noise, bytes + ALIGNMENT));
     free(noise);

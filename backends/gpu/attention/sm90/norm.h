@@ -98,6 +98,12 @@ GPU_FN void sm90_angles_of_four(const sm90_positions &p, int64_t position, int n
     sines = {s[0], s[1], s[2], s[3]};
 }
 
+/* Those of both kinds of tiles, by one thread. */
+GPU_FN void sm90_reset_tickets(const sm90_positions &p) {
+    if (p.tickets)
+        p.tickets[0] = p.tickets[1] = 0;
+}
+
 /* Normalises 8 pairs of each of some heads, which `lanes` threads share. */
 template <int DTYPE>
 GPU_FN void sm90_normalise_heads(const sm90_norm &norm, int lanes, int lane,
@@ -151,8 +157,8 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
             *(uint4 *)(void *)(to + pairs) = x[i].other;
         }
     }
-    if (first == 0 && p.tickets && blockIdx.x == 0 && threadIdx.x == 0)
-        p.tickets[0] = p.tickets[1] = 0;
+    if (first == 0 && blockIdx.x == 0 && threadIdx.x == 0)
+        sm90_reset_tickets(p);
     if (first == 0 && (row == 0 || p.id_row)) {
         float4 *to = (float4 *)(void *)p.angles + n * p.fours * 2 + lane * 2;
 #pragma unroll
