@@ -194,7 +194,7 @@ static const suite_row rows[] = {
     GRADIENT("4/1 heads", " --q-heads=4 --k-heads=1", "1x4096", TWO, ""),
     GRADIENT("32/8 heads, any order", " --nondeterministic", "", "bf16",
              "1x512 1x1024 1x2048 8x2048 1x8192 2x8192 1x32768 1x131072"),
-    GRADIENT("32/8 heads, rotated before", " --rotate=none", "", "bf16",
+    GRADIENT("32/8 heads, rotated before", " --rotate=none", "1x128", "bf16",
              "8x2048 4x4096 2x8192 1x16384"),
     ATTENTION("chunk of a prompt, 4K keys", PAGED "4096", "1x256", TWO, ""),
     ATTENTION("chunk of a prompt, 32K keys", PAGED "32768", "", "bf16", "1x2048 4x2048"),

@@ -198,7 +198,10 @@ class Plan:
 
     def kernel_of(self, args):
         """What a call takes."""
-        return self.library.c.rope_plan_kernel_of(self.handle, byref(args)).decode()
+        name = self.library.c.rope_plan_kernel_of(self.handle, byref(args))
+        if name is None:
+            raise RopeError(self.library.c.rope_last_error().decode())
+        return name.decode()
 
     def workspace(self, case):
         """Memory for one call of attention at a time: its first address and its bytes, and what keeps it."""

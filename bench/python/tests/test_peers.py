@@ -30,7 +30,7 @@ APPENDS = ("Llama-3-8B", "Qwen3-8B, fp8", "DeepSeek-V3 MLA", "Qwen3-8B, decode",
 APPENDS += ("Qwen3-8B, f32 to f16",)
 ATTENTIONS = ("32/8 heads", "32/8 heads, rotated before", "all keys", "window 1K", "packed")
 ATTENTIONS += ("decode, 1K keys", "decode, window 4K, 32K keys")
-BACKWARDS = ("32/8 heads", "window 1K", "packed")
+BACKWARDS = ("32/8 heads", "32/8 heads, rotated before", "window 1K", "packed")
 SMOKE = ("half-split", "Qwen3-8B, fp8", "32/8 heads")  # what is compiled takes long
 CASES = [
     *(("prefill", name) for name in ROTATIONS),

@@ -86,13 +86,14 @@ def attention_arguments(case, slot, workspace):
     return args
 
 
-def saving(args, lse, q, k):
-    """The arguments of a forward that saves what its backward reads: lse, and rotated q and k."""
+def saving(case, args, lse, q, k):
+    """The arguments of a forward that saves what its backward reads: lse, and q and k that it rotates."""
     heads, tokens = lse.shape[1], args.rope.tokens
     args.lse = lse.data_ptr()
     if not args.rope.sequences:  # [batch, head, token], which cuDNN's backward reads where it lies
         args.lse_stride = heads * tokens, 1, tokens
-    args.rope.q.out, args.rope.k.out = q.data_ptr(), k.data_ptr()
+    if case.rotates:
+        args.rope.q.out, args.rope.k.out = q.data_ptr(), k.data_ptr()
     return args
 
 
@@ -164,7 +165,7 @@ class adapter:
             q, k, _ = case.tensors(slot)
             lse = torch.empty(q.shape[:2], dtype=torch.float32, device=case.device)
             saved = lse, torch.empty_like(q), torch.empty_like(k)
-            forward, again = (saving(attention_arguments(case, slot, m), *saved) for m in memory)
+            forward, again = (saving(case, attention_arguments(case, slot, m), *saved) for m in memory)
             args = forward, backward_arguments(case, slot, again)
             calls.append([plan.call(x) for plan, x in zip(plans, args, strict=True)])
             kept.append((saved, again))
