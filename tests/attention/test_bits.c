@@ -420,6 +420,7 @@ static void check_beside_products(int64_t dim, int64_t heads) {
 TEST(attention_bits, queries_that_rotate_beside_products) {
     check_beside_products(128, 8);
     check_beside_products(64, 32);
+    check_beside_products(96, 16);
 }
 
 /* They are written to q.out, too, as a launch ahead of other kernels writes them. */

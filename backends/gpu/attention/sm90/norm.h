@@ -127,10 +127,11 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
     gpu_attention_sm90_keys(GPU_PARAMETER sm90_keys_ahead k, GPU_PARAMETER sm90_positions p,
                             GPU_PARAMETER sm90_norm norm) {
     typedef typename gpu_element<DTYPE>::bits bits;
-    const int lanes = p.fours / 2, pairs = p.fours * 4, lane = (int)threadIdx.x % lanes,
-              first = (int)blockIdx.y * SM90_HEADS_AHEAD;
-    const int64_t number = ((int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x) / lanes,
-                  n = min(number, k.count - 1), row = n / k.tokens, token = n % k.tokens;
+    const int lanes = p.fours / 2, pairs = p.fours * 4, first = (int)blockIdx.y * SM90_HEADS_AHEAD;
+    const int64_t thread = (int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x,
+                  number = thread / lanes, n = min(number, k.count - 1), row = n / k.tokens,
+                  token = n % k.tokens;
+    const int lane = (int)(thread - number * lanes); /* a block may begin within a token */
     const bits *in = (const bits *)k.in + row * k.in_stride[0] + token * k.in_stride[1] + lane * 8;
     bits *out = (bits *)k.out + row * k.out_stride[0] + token * k.out_stride[1] + lane * 8;
     gpu_wait_for_last();
