@@ -267,12 +267,17 @@ GPU_FN int decode_counts_of(const sm90_decode_call *c, decode_lengths read) {
 }
 
 /* Chunks of the longest series: a block's share of all, a little more where sequences are of about
- * one length, and else a fourth. The first 32 sequences tell it. Of more, ends would be uneven. */
+ * one length and blocks take equally many such series, else an eighth; of other sequences a fourth.
+ * The first 32 sequences tell it. Of more, ends would be uneven. */
 GPU_FN int decode_most_of_series(const sm90_decode_call *c, int chunks) {
     const float longest = (float)__reduce_max_sync(~0u, chunks),
-                all = (float)__reduce_add_sync(~0u, chunks),
-                by = longest * (float)min(c->sequences, 32) <= all * 1.125f ? 1.0625f : 0.25f;
-    return (int)fminf(all * c->share * by, 256);
+                all = (float)__reduce_add_sync(~0u, chunks), share = all * c->share;
+    float series = longest;
+    while (series > share * 1.0625f)
+        series *= 0.5f;
+    const bool alike = longest * (float)min(c->sequences, 32) <= all * 1.125f,
+               fills = ceilf(share / series - 0.002f) * series <= share * 1.09375f;
+    return (int)fminf(share * (!alike ? 0.25f : fills ? 1.0625f : 0.125f), 256);
 }
 
 /* As many splits of a sequence are in a series as have at most w.most chunks. */
