@@ -169,8 +169,8 @@ def test_a_prompt_is_shown_beside_the_same_that_had_rotated(make):
     assert rows[2] == ["attention and its backward", *rows[1][1:]]
     first = ["1", "1024", "200 us", "15 TFLOP/s", "▲ first, 1.50x ropekit + FA3", "25.0 %", "160 us"]
     assert rows[0] == ["attention", *first, "200 us", "-"]
-    said = "- **1 of 2** prompts' attentions, rotation included, are faster on an GPU"
-    assert f"{said} than a rotation and then cuDNN or FA3, 1 slower." in documents.overview([machine])
+    said = "- **1 of 2** prompts' attentions, rotation included, are faster on an GPU than a rotation"
+    assert f"{said} and then cuDNN or FlashAttention 3, 1 slower." in documents.overview([machine])
     assert "tax against length" in documents.figures([results.short(make(records, "GPU"))])
 
 

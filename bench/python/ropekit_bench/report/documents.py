@@ -68,8 +68,9 @@ def overview(found):
 
 
 def peer_name(name):
-    """Of a package, without what runs ahead of it."""
-    return name.removeprefix("ropekit + ").split()[0]
+    """Of a package in full, without what runs ahead of it."""
+    short = name.removeprefix("ropekit + ").split()[0]
+    return "FlashAttention 3" if short == "FA3" else short
 
 
 def what(cell):
