@@ -122,7 +122,7 @@ rope_status device_with_workspace(const test_case *c, device_work *work, const v
     void *memory = NULL;
     if (bytes == 0)
         return device_with_copy(c, work, state, result);
-    /* No number in any type, and many as a count. */
+    /* NaN in floating-point types of 16 bits and more, and many as a count. */
     static const unsigned char pattern[4] = {0xff, 0xff, 0xfe, 0x7f};
     unsigned char *noise = malloc(bytes + ALIGNMENT);
     for (size_t i = 0; i < bytes + ALIGNMENT; i++)

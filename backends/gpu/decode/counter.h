@@ -1,10 +1,10 @@
-/* Counters of splits, in memory that nobody clears. */
+/* Counters of parts of a sequence, in memory that nobody clears. */
 #ifndef ROPEKIT_GPU_DECODE_COUNTER_H
 #define ROPEKIT_GPU_DECODE_COUNTER_H
 
 #include "backends/gpu/element.h"
 
-/* A counter says how many splits are there behind a mark, and holds the mark alone before and after
+/* A counter says how many parts are there behind a mark, and holds the mark alone before and after
  * a call. Other memory was never a counter's, and becomes one. */
 #define DECODE_MARK 0x726f70656b690000ull
 enum { DECODE_COUNT_BITS = 16 };

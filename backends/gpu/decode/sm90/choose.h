@@ -60,7 +60,7 @@ int64_t gpu_decode_sm90_least_chunks(const gpu_decode_sizes *s);
 /* Bands of a sequence of the most rows. */
 int64_t gpu_decode_sm90_bands(const gpu_decode_sizes *s);
 
-/* Whether splits leave what they give by places of tokens, because fewer are packed than sequences
+/* Whether series leave what they give by places of tokens, because fewer are packed than sequences
  * may have. */
 int gpu_decode_sm90_is_dense(const gpu_decode_sizes *s);
 

@@ -96,7 +96,7 @@ template <class S> GPU_FN int decode_band_rows(const sm90_decode_call *c, const 
     return min((int)S::ROWS, decode_rows_of(c, of) - decode_band<S>(c, of) * (int)S::ROWS);
 }
 
-/* Results of split 0 of a row of the band. */
+/* Results of series 0 of a row of the band. */
 template <class S>
 GPU_FN int64_t decode_part(const sm90_decode_call *c, const decode_split &of, int row) {
     const int64_t ahead = c->part_tokens ? (int64_t)of.sequence * c->part_tokens : of.begin;
@@ -259,7 +259,7 @@ GPU_FN void decode_hand_on(const decode_block<S> &b, const decode_split &split, 
     number++;
 }
 
-/* Tells joiners that they get no other split. */
+/* Tells joiners that they get no other series. */
 template <class S> GPU_FN void decode_dismiss(const decode_block<S> &b, int helper, int number) {
 #pragma unroll 1
     for (int i = 0; i < S::JOINERS; i++)

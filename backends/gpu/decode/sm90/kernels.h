@@ -15,8 +15,8 @@ extern "C" {
  * or for a band of them where they are more than SM90_DECODE_ROWS. A block takes a series of 2^n
  * splits one after the other, and joins them: what it leaves of them is one part.
  * Each of a block's compute warps takes every so many chunks of 16 keys of an item, by copies of
- * its own. Helper warps prepare what compute warps read, and sum what they give; joiners count
- * splits, and join them.
+ * its own. Helper warps prepare what compute warps read, sum what they give, and join splits of a
+ * series; joiners count series, and join their parts.
  */
 enum {
     SM90_DECODE_CHUNK = 16,    /* keys that a copy has */

@@ -58,7 +58,7 @@ template <class S> GPU_FN decode_constants decode_constants_of(const sm90_decode
     return made;
 }
 
-/* --- counters of splits --- */
+/* --- counters of series --- */
 
 /* head: over [band, key head]. */
 GPU_FN unsigned long long *decode_counter(const sm90_decode_call *c, int sequence, int head,
