@@ -153,6 +153,11 @@ def attentions(label, tokens, took, **attention):
     return records
 
 
+def test_a_duration_has_the_unit_that_it_is_rounded_to():
+    said = [tables.duration(ns) for ns in (3.14159, 999.6, 999.4e3, 999.6e3, 2.5e9)]
+    assert said == ["3.14 ns", "1 us", "999 us", "1 ms", "2.5 s"]
+
+
 def test_a_prompt_is_shown_beside_the_same_that_had_rotated(make):
     records = []
     for tokens, ours in ((2048, 4e-4), (1024, 2e-4)):

@@ -14,7 +14,7 @@ MEASURES = {"kernel": "kernels alone", "call": "calls"}
 
 def duration(ns):
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if ns >= scale:
+        if ns >= 0.9995 * scale:  # which three digits round to it
             return f"{ns / scale:.3g} {unit}"
     return f"{ns:.3g} ns"
 
