@@ -15,8 +15,8 @@
 static const char sm90[] = "decode_sm90", portable[] = "decode_portable";
 static const char *kernel; /* that is tested */
 
-/* An emulated device has grids of so few blocks. */
-enum { EMULATED_SEQUENCES = 64 };
+/* An emulated device has grids of so few blocks, and takes long. */
+enum { EMULATED_SEQUENCES = 64, EMULATED_PLACES = 2048 };
 
 enum { SEQUENCES = 5, K_HEADS = 2, PLACES = 2048, OUTSIDE = 3, GENERATED = 60 };
 
@@ -64,6 +64,9 @@ static const one_launch cases[] = {
     {ROPE_BF16, 4, 4, .page_size = 16, .sequences = 34, .places = 1750, .even = 1},
     {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 34, .places = 1750, .even = 1,
      .store = ROPE_I8},
+    /* more parts than are joined at once, and series of many splits */
+    {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 3, .places = 9000, .even = 1},
+    {ROPE_BF16, 1, 4, .page_size = 16, .sequences = 18, .places = 9000, .even = 1},
     /* heads of 64 */
     {ROPE_BF16, 1, 4, .page_size = 16, .norm = ROPE_NORM_ROUND_TWICE, .dim = 64},
     {ROPE_F16, 1, 8, .page_size = 32, .pairing = ROPE_PAIRING_INTERLEAVED, .slots = 1, .dim = 64},
@@ -487,6 +490,8 @@ static one_launch taken(one_launch o) {
         o.store = o.scale = o.ring = o.tree = o.packed = 0;
         if (test_number("ROPE_TEST_EMULATED", 0) && o.sequences > EMULATED_SEQUENCES)
             o.sequences = EMULATED_SEQUENCES;
+        if (test_number("ROPE_TEST_EMULATED", 0) && o.places > EMULATED_PLACES)
+            o.places = EMULATED_PLACES;
     }
     return o;
 }
