@@ -6,7 +6,7 @@
 #include "backends/gpu/append/store.h"
 #include "backends/gpu/append/token.h"
 #include "backends/gpu/decode/counter.h"
-#include "backends/gpu/decode/sm90/block.h"
+#include "backends/gpu/decode/sm90/items.h"
 #include "backends/gpu/decode/steps.h"
 
 /* What a lane keeps: turns of its pairs, and weights of the norms of q and k. */

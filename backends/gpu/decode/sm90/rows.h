@@ -3,7 +3,7 @@
 #define ROPEKIT_GPU_DECODE_SM90_ROWS_H
 
 #include "backends/gpu/attention/products.h"
-#include "backends/gpu/decode/sm90/block.h"
+#include "backends/gpu/decode/sm90/items.h"
 #include "backends/gpu/tile/mma.h"
 
 /* A chunk in shared memory, with scales of its keys and then of its values. */
