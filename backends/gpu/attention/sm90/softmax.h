@@ -50,24 +50,34 @@ GPU_FN int sm90_moves(const float (&s)[T::SCORES], sm90_rows &rows, float (&minu
     return rows.moves;
 }
 
+/* The largest scores of a thread's rows. One chain a row: more of them are scheduled worse. */
+template <class T> GPU_FN void sm90_most_of_thread(const float (&s)[T::SCORES], float (&x)[2]) {
+#pragma unroll
+    for (int i = 0; i < T::SCORES; i++)
+        x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
+}
+
+/* Of the four threads that share a row. */
+GPU_FN float sm90_most_of_row(float x) {
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
 /* Takes scores into a row's maximum. That moves only where it grows by more than 2^8, so sums are
  * seldom rescaled; weights are 256 at most. minus: what is added to scores times `unit`. */
 template <class T>
 GPU_FN void sm90_maximum(const float (&s)[T::SCORES], sm90_rows &rows, float (&minus)[2],
                          float unit, const sm90_cap *cap) {
-    float x[2]; /* one chain a row: more of them are scheduled worse */
+    float x[2];
     if constexpr (T::ORDERED) {
         if (!sm90_moves<T>(s, rows, minus, unit, x))
             return;
     } else {
-#pragma unroll
-        for (int i = 0; i < T::SCORES; i++)
-            x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
+        sm90_most_of_thread<T>(s, x);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float most = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        float most = sm90_most_of_row(x[h]);
         if (T::CAPS)
             most = sm90_cap_any(*cap, most);
         most = fmaxf(most, rows.most[h]);
@@ -139,13 +149,10 @@ template <class T>
 GPU_FN void sm90_move(const float (&s)[T::SCORES], sm90_rows &rows, float unit, int (&moves)[2],
                       int adds, float (&out)[T::ELEMENTS]) {
     float x[2];
-#pragma unroll
-    for (int i = 0; i < T::SCORES; i++)
-        x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
+    sm90_most_of_thread<T>(s, x);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float most = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        float most = sm90_most_of_row(x[h]);
         moves[h] |= __shfl_xor_sync(~0u, moves[h], 1);
         moves[h] |= __shfl_xor_sync(~0u, moves[h], 2);
         most = moves[h] ? fmaxf(most, rows.most[h]) : rows.most[h];

@@ -9,7 +9,7 @@
 struct decode_walk {
     int series, nth;      /* the series, and its next split */
     int sequence, before; /* the first of those sequences, and series ahead of it */
-    int most;             /* chunks of a series of more than one split */
+    int most;             /* chunks of a series, or 0: lengths are alike */
     int counts, all;      /* of the lane's sequence; series of all up to it */
     int splits, levels;   /* its splits, 2^levels of a series */
     int first, chunks;    /* the first chunk that is seen, and as many from it on */
