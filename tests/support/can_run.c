@@ -1,17 +1,22 @@
-/* can_run BACKEND [LEVEL]: 0 if the backend has a device here, with kernels of that instruction set
- * below its highest, which is chosen without being named; 77 (CTest: skip) if not, or 1 where
- * ROPE_TEST_REQUIRE names a backend without a device. */
+/* can_run BACKEND [LEVEL]: 0 if the backend has a device here, with kernels of that instruction
+ * set; 77 (CTest: skip) if not, or 1 where ROPE_TEST_REQUIRE names the backend. 77 too where the
+ * level is the highest, which calls take without naming it. */
 #include "tests/support/required.h"
 
 #include <ropekit/rope.h>
 
-/* Kernels are listed from the highest level down. */
-static int is_lower(const rope_device *device, const char *level) {
+static int skip(const char *backend, const char *why) {
+    printf("skipped: %s\n", why);
+    return test_requires(backend) ? 1 : 77;
+}
+
+/* Its place among the levels, the highest first; -1: there is none. */
+static int32_t level_of(const rope_device *device, const char *wanted) {
     const char *name;
-    for (int32_t i = 1; (name = rope_device_kernel(device, "rope", i)); i++)
-        if (strcmp(name, level) == 0)
-            return 1;
-    return 0;
+    for (int32_t i = 0; (name = rope_device_kernel(device, "rope", i)); i++)
+        if (strcmp(name, wanted) == 0)
+            return i;
+    return -1;
 }
 
 int main(int argc, char **argv) {
@@ -20,14 +25,14 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: can_run BACKEND [LEVEL]\n");
         return 2;
     }
-    if (rope_device_open(argv[1], 0, &device) != ROPE_OK) {
-        printf("skipped: %s\n", rope_last_error());
-        return test_requires(argv[1]) ? 1 : 77;
-    }
-    int runs = argc == 2 || is_lower(device, argv[2]);
+    if (rope_device_open(argv[1], 0, &device) != ROPE_OK)
+        return skip(argv[1], rope_last_error());
+    const int32_t level = argc == 3 ? level_of(device, argv[2]) : 1;
     rope_device_close(device);
-    if (runs)
+    if (level < 0)
+        return skip(argv[1], "this machine has no such kernel");
+    if (level > 0)
         return 0;
-    printf("skipped: this machine lacks %s, or suite.cpu has it\n", argv[2]);
+    printf("skipped: suite.cpu runs the highest level\n");
     return 77;
 }
