@@ -1,6 +1,6 @@
-/* A graph of rope_decode, over packed sequences and by the portable kernel over rows of one token:
- * a replay reads the lengths, boundaries and pages that are there then, and gives the bits of a
- * call whose workspace is new. */
+/* A graph of rope_decode, over packed sequences, by the portable kernel over rows of one token, and
+ * of latents: a replay reads the lengths, boundaries and pages that are there then, and gives the
+ * bits of a call whose workspace is new. */
 #include "tests/gpu/fixture.h"
 #include "tests/support/random.h"
 
@@ -9,15 +9,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQUENCES = 6, MOST = 4, TOKENS = 13, Q = 8, K = 2, DIM = 64, PAGE = 16, PAGES = 96 };
-enum { ROUNDS = 6, SHORT = 100, KEYS = PAGES * PAGE, CACHE = SEQUENCES * KEYS * K * DIM };
+enum { SEQUENCES = 6, MOST = 4, TOKENS = 13, Q = 8, PAGE = 16, PAGES = 96, KEYS = PAGES * PAGE };
+enum { ROUNDS = 6, SHORT = 100, LATENT = 576, VALUE = 512, CACHE = SEQUENCES * KEYS * LATENT };
+
+/* What a plan decodes: heads of latents are one of keys, whose first elements are the values. */
+typedef struct layer {
+    const char *kernel; /* or NULL */
+    int packed, k_heads, dim, v_dim;
+} layer;
+
+static const layer packed = {NULL, 1, 2, 64, 64}, portable = {"decode_portable", 0, 2, 64, 64},
+                   latents = {"decode_latent", 0, 1, LATENT, VALUE};
+
+static int is_latent(const layer *l) {
+    return l->dim == LATENT;
+}
 
 /* What a step reads and writes. */
 typedef struct step {
     int32_t lengths[SEQUENCES], starts[SEQUENCES], boundaries[SEQUENCES + 1],
         table[SEQUENCES * PAGES], flag;
-    uint16_t q[TOKENS * Q * DIM], k[TOKENS * K * DIM], v[TOKENS * K * DIM], out[TOKENS * Q * DIM],
-        k_cache[CACHE], v_cache[CACHE];
+    uint16_t q[TOKENS * Q * LATENT], k[TOKENS * LATENT], v[TOKENS * LATENT],
+        out[TOKENS * Q * LATENT], caches[CACHE]; /* values behind keys */
 } step;
 
 static uint16_t number(test_random *r) {
@@ -29,45 +42,48 @@ static uint16_t number(test_random *r) {
 
 /* From no token of a sequence to MOST; some at the end belong to none. Or one of each. One sequence
  * may be long. */
-static void fill(step *s, int packed, int64_t round) {
+static void fill(step *s, int is_packed, int64_t round) {
     test_random r = random_stream(test_seed(), round);
-    uint16_t *lists[] = {s->q, s->k, s->v, s->k_cache, s->v_cache};
-    const size_t counts[] = {sizeof s->q, sizeof s->k, sizeof s->v, sizeof s->k_cache,
-                             sizeof s->v_cache};
+    uint16_t *lists[] = {s->q, s->k, s->v, s->caches};
+    const size_t counts[] = {sizeof s->q, sizeof s->k, sizeof s->v, sizeof s->caches};
     memset(s, 0, sizeof *s);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 4; i++)
         for (size_t n = 0; n < counts[i] / 2; n++)
             lists[i][n] = number(&r);
     for (int i = 0; i < SEQUENCES * PAGES; i++)
         s->table[i] = (i * 7 + (int)round) % (SEQUENCES * PAGES);
     for (int i = 0; i < SEQUENCES; i++) {
         const int left = TOKENS - s->boundaries[i],
-                  tokens = packed ? (int)random_between(&r, 0, left < MOST ? left : MOST) : 1;
+                  tokens = is_packed ? (int)random_between(&r, 0, left < MOST ? left : MOST) : 1;
         s->boundaries[i + 1] = s->boundaries[i] + tokens;
         s->lengths[i] = (int32_t)random_between(&r, tokens, i == 0 ? KEYS : SHORT);
         s->starts[i] = s->lengths[i] - tokens;
     }
 }
 
-static rope_decode_args args_of(step *s, int packed, void *workspace, size_t bytes,
+static rope_decode_args args_of(step *s, const layer *l, void *workspace, size_t bytes,
                                 gpuStream_t stream) {
     rope_decode_args args = ROPE_DECODE_ARGS_INIT;
     rope_append_args *a = &args.append;
-    a->rope.batch = packed ? 1 : SEQUENCES;
-    a->rope.tokens = packed ? TOKENS : 1;
-    if (packed) {
+    const int64_t slot = l->k_heads * l->dim, stride[5] = {PAGE * slot, slot, l->dim, l->dim, 1};
+    a->rope.batch = l->packed ? 1 : SEQUENCES;
+    a->rope.tokens = l->packed ? TOKENS : 1;
+    if (l->packed) {
         a->rope.cu_seqlens = s->boundaries;
         a->rope.sequences = SEQUENCES;
         args.most_tokens = MOST;
     }
     a->rope.q = (rope_tensor){.in = s->q, .heads = Q};
-    a->rope.k = (rope_tensor){.in = s->k, .heads = K};
+    a->rope.k = (rope_tensor){.in = s->k, .heads = l->k_heads};
+    if (!is_latent(l))
+        a->v = (rope_tensor){.in = s->v, .heads = l->k_heads};
+    a->k_cache.data = s->caches;
+    a->v_cache.data = s->caches + (is_latent(l) ? 0 : SEQUENCES * KEYS * slot);
+    memcpy(a->k_cache.stride, stride, sizeof stride);
+    memcpy(a->v_cache.stride, stride, sizeof stride);
     a->rope.sequence_offsets = s->starts;
     a->rope.position_flag = &s->flag;
     a->rope.stream = stream;
-    a->v = (rope_tensor){.in = s->v, .heads = K};
-    a->k_cache.data = s->k_cache;
-    a->v_cache.data = s->v_cache;
     a->pages = SEQUENCES * PAGES;
     a->block_table = s->table;
     a->table_pages = PAGES;
@@ -78,30 +94,32 @@ static rope_decode_args args_of(step *s, int packed, void *workspace, size_t byt
     return args;
 }
 
-static rope_plan *plan_of(const char *kernel, int packed, size_t *bytes) {
+static rope_plan *plan_of(const layer *l, size_t *bytes) {
     const rope_attention_bounds bounds = {.struct_size = sizeof bounds,
-                                          .batch = packed ? 1 : SEQUENCES,
-                                          .tokens = packed ? TOKENS : 1,
+                                          .batch = l->packed ? 1 : SEQUENCES,
+                                          .tokens = l->packed ? TOKENS : 1,
                                           .k_tokens = KEYS,
-                                          .sequences = packed ? SEQUENCES : 0,
+                                          .sequences = l->packed ? SEQUENCES : 0,
                                           .q_heads = Q,
-                                          .k_heads = K};
+                                          .k_heads = l->k_heads};
     rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
     rope_plan *plan = NULL;
     desc.append.rope.dtype = ROPE_BF16;
-    desc.append.rope.head_dim = DIM;
+    desc.append.rope.head_dim = l->dim;
+    if (is_latent(l))
+        desc.append.rope.rotary_dim = LATENT - VALUE, desc.append.rope.rotary_offset = VALUE;
+    desc.append.v_head_dim = l->v_dim;
     desc.append.rope.position_dtype = ROPE_I32;
     desc.append.cache = ROPE_CACHE_TABLE;
     desc.append.page_size = PAGE;
     desc.append.rope.backend = GPU_BACKEND_NAME;
-    desc.append.rope.kernel = kernel;
+    desc.append.rope.kernel = l->kernel;
     CHECK_STATUS(ROPE_OK, rope_decode_plan_create(&desc, &plan));
     CHECK_STATUS(ROPE_OK, rope_decode_workspace(plan, &bounds, bytes));
     return plan;
 }
 
-/* kernel: or NULL. */
-static void check_replays(const char *kernel, int packed) {
+static void check_replays(const layer *l) {
     static step given, called, replayed;
     rope_device *device = fixture_device(0);
     size_t bytes;
@@ -109,22 +127,22 @@ static void check_replays(const char *kernel, int packed) {
     gpuStream_t stream;
     gpuGraph_t graph;
     gpuGraphExec_t exec;
-    rope_plan *plan = plan_of(kernel, packed, &bytes);
+    rope_plan *plan = plan_of(l, &bytes);
     for (int i = 0; i < 2; i++) {
         CHECK_STATUS(ROPE_OK, rope_device_alloc(device, sizeof given, &at[i]));
         CHECK_STATUS(ROPE_OK, rope_device_alloc(device, bytes + 256, &workspace[i]));
     }
     void *zeros = calloc(1, bytes + 256);
     CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
-    const rope_decode_args call = args_of(at[0], packed, workspace[0], bytes, stream),
-                           captured = args_of(at[1], packed, workspace[1], bytes, stream);
+    const rope_decode_args call = args_of(at[0], l, workspace[0], bytes, stream),
+                           captured = args_of(at[1], l, workspace[1], bytes, stream);
     CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
     const rope_status status = rope_decode(plan, &captured);
     CHECK_GPU(gpuStreamEndCapture(stream, &graph));
     CHECK_STATUS(ROPE_OK, status);
     CHECK_GPU(gpuGraphInstantiate(&exec, graph));
     for (int round = 0; round < ROUNDS; round++) {
-        fill(&given, packed, round);
+        fill(&given, l->packed, round);
         for (int i = 0; i < 2; i++)
             CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, at[i], &given, sizeof given));
         CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, workspace[0], zeros, bytes + 256));
@@ -150,9 +168,21 @@ static void check_replays(const char *kernel, int packed) {
 }
 
 TEST(streams, decode_graphs_replay_with_other_lengths) {
-    check_replays(NULL, 1);
+    check_replays(&packed);
 }
 
 TEST(streams, portable_decode_graphs_replay_with_other_lengths) {
-    check_replays("decode_portable", 0);
+    check_replays(&portable);
+}
+
+TEST(streams, latent_decode_graphs_replay_with_other_lengths) {
+    rope_device *device = fixture_device(0);
+    const char *name;
+    int32_t i = 0;
+    while ((name = rope_device_kernel(device, "decode", i)) && strcmp(name, latents.kernel) != 0)
+        i++;
+    rope_device_close(device);
+    if (!name)
+        SKIP("the device has no %s", latents.kernel);
+    check_replays(&latents);
 }

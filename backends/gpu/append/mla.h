@@ -23,10 +23,9 @@ GPU_FN void gpu_mla_read_ids(const gpu_append_plain_call &call, int n, bool key,
         t->slot = gpu_read_slot(call, n);
 }
 
-/* The reciprocal of an RMS norm over the vectors of 32 threads. */
+/* The sum of squares of the vectors of 32 threads, of which each has one or two. */
 template <int DTYPE>
-GPU_FN float gpu_mla_reciprocal(const gpu_append_mla_call &call,
-                                const gpu_vector<DTYPE, GPU_APPEND_V> x[2]) {
+GPU_FN float gpu_mla_squares(const gpu_vector<DTYPE, GPU_APPEND_V> x[2], int vectors) {
     float a = gpu_vector_node<DTYPE>(GPU_NODE_SQUARES, x[0], 0),
           b = gpu_vector_node<DTYPE>(GPU_NODE_SQUARES, x[1], 0);
 #pragma unroll
@@ -34,7 +33,14 @@ GPU_FN float gpu_mla_reciprocal(const gpu_append_mla_call &call,
         a = a + gpu_shuffle_xor(a, bit);
         b = b + gpu_shuffle_xor(b, bit);
     }
-    const float sum = call.vectors == 1 ? a : a + b;
+    return vectors == 1 ? a : a + b;
+}
+
+/* The reciprocal of an RMS norm over them. */
+template <int DTYPE>
+GPU_FN float gpu_mla_reciprocal(const gpu_append_mla_call &call,
+                                const gpu_vector<DTYPE, GPU_APPEND_V> x[2]) {
+    const float sum = gpu_mla_squares<DTYPE>(x, call.vectors);
     return 1.0f / sqrtf(sum * call.plain.share + call.plain.eps[ROPE_APPEND_K]);
 }
 

@@ -71,8 +71,7 @@ static int has(const gpu_attention_state *state, int32_t kernel) {
 
 /* --- what a call has --- */
 
-/* Whether values are the first elements of keys. */
-static int are_same(const rope_attention_problem *p, const rope_attention_call *call) {
+int gpu_attention_are_same(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_append_operand *k = &call->k, *v = &call->v;
     if (k->out || !k->in != !v->in || p->v_head_dim > p->head_dim)
         return 0;
@@ -96,7 +95,7 @@ static int32_t fits_of(const gpu_attention_state *state, const rope_attention_ca
     if (fills &&
         gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4, p->rope.dtype))
         fits |= GPU_TILE_OUT;
-    if (k && v && state->wide_heads && are_same(p, call))
+    if (k && v && state->wide_heads && gpu_attention_are_same(p, call))
         fits |= GPU_TILE_SAME;
     if (!k && gpu_moves_cache(p, &p->k, call, &call->k))
         fits |= GPU_TILE_K_STORED;

@@ -53,6 +53,9 @@ typedef struct gpu_attention_choice {
 void gpu_attention_choose(const gpu_attention_state *state, const rope_attention_call *call,
                           gpu_attention_choice *choice);
 
+/* Whether values are the first elements of keys. */
+int gpu_attention_are_same(const rope_attention_problem *problem, const rope_attention_call *call);
+
 /* Whether the queries of a call without q.out, whose keys are rotated in k.out, are rotated by what
  * attends. */
 int gpu_attention_rotates_queries(const gpu_attention_state *state,

@@ -140,7 +140,7 @@ static const char *kernel_of(const void *kernel, const void *call) {
 
 static const rope_candidate candidates[] = {
 #ifdef ROPEKIT_SM90
-    CANDIDATE(gpu_decode_sm90, "decode_sm90"),
+    CANDIDATE(gpu_decode_sm90, "decode_sm90"), CANDIDATE(gpu_decode_latent, "decode_latent"),
 #endif
     CANDIDATE(gpu_decode_portable, "decode_portable")};
 

@@ -6,8 +6,8 @@
 
 /* A counter says how many parts are there behind a mark, and holds the mark alone before and after
  * a call. Other memory was never a counter's, and becomes one. */
-#define DECODE_MARK 0x726f70656b690000ull
-enum { DECODE_COUNT_BITS = 16 };
+#define DECODE_MARK 0x726f70656b000000ull
+enum { DECODE_COUNT_BITS = 24 };
 
 GPU_FN bool decode_is_counter(unsigned long long x) {
     return x >> DECODE_COUNT_BITS == DECODE_MARK >> DECODE_COUNT_BITS;

@@ -52,8 +52,7 @@ static gpuError_t load(const rope_decode_problem *p, int32_t *early) {
 
 /* --- calls --- */
 
-/* Attention as it reads queries that are not rotated. */
-static rope_attention_call attention_of(const rope_decode_call *call) {
+rope_attention_call gpu_decode_attention_of(const rope_decode_call *call) {
     const rope_append_operand *q = &call->append.tensor[ROPE_APPEND_Q];
     rope_attention_call a = call->attention;
     a.rope.tensor[0].in = q->in;
@@ -147,7 +146,7 @@ static int64_t held_of(const rope_decode_problem *p, const rope_attention_call *
 static gpu_decode_portable_call call_of(const gpu_decode_launch *l) {
     const rope_append_problem *p = l->problem->append;
     const rope_append_call *a = &l->call->append;
-    const rope_attention_call t = attention_of(l->call);
+    const rope_attention_call t = gpu_decode_attention_of(l->call);
     const rope_position_map *map = &a->rope.position;
     size_t at = 0;
     (void)layout_of(l->problem, l->call, &at);

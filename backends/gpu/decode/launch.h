@@ -33,18 +33,21 @@ typedef struct gpu_decode_kernel {
 } gpu_decode_kernel;
 
 #ifdef ROPEKIT_SM90
-extern const gpu_decode_kernel gpu_decode_sm90;
+extern const gpu_decode_kernel gpu_decode_sm90, gpu_decode_latent;
 #endif
 extern const gpu_decode_kernel gpu_decode_portable;
 
-/* Why neither kernel takes a problem, or NULL: heads are to have 64 or 128 elements of 16 bits, to
- * rotate as a whole by exact angles, and norms are RMS of heads. */
+/* Why neither kernel of whole heads takes a problem, or NULL: heads are to have 64 or 128 elements
+ * of 16 bits, to rotate as a whole by exact angles, and norms are RMS of heads. */
 const char *gpu_decode_decline(const rope_decode_problem *problem);
 
 /* Elements of a head. */
 static inline int32_t gpu_decode_dim(const rope_decode_problem *p) {
     return p->append->steps[ROPE_APPEND_Q].head_dim;
 }
+
+/* Attention as it reads queries that are not rotated. */
+rope_attention_call gpu_decode_attention_of(const rope_decode_call *call);
 
 gpu_decode_steps gpu_decode_steps_of(const rope_append_problem *problem,
                                      const rope_append_call *call, int tensor);

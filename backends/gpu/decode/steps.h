@@ -44,13 +44,21 @@ GPU_FN rope_coefficients decode_angle(int flags, float factor, int64_t position,
     return {cos, sin, cos, sin};
 }
 
+/* joined, then_joined: pairs are neighbours, as read and as written. */
 template <int DTYPE>
-GPU_FN decode_words decode_rotate(int joined, const rope_coefficients (&m)[2], decode_words x) {
+GPU_FN decode_words decode_rotate(int joined, int then_joined, const rope_coefficients (&m)[2],
+                                  decode_words x) {
     const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
     const rope_pair one = rope_rotate({low.x, joined ? low.y : high.x}, m[0]),
                     two = rope_rotate({joined ? high.x : low.y, high.y}, m[1]);
-    return joined ? decode_words{gpu_join<DTYPE>(one.x1, one.x2), gpu_join<DTYPE>(two.x1, two.x2)}
-                  : decode_words{gpu_join<DTYPE>(one.x1, two.x1), gpu_join<DTYPE>(one.x2, two.x2)};
+    return then_joined
+               ? decode_words{gpu_join<DTYPE>(one.x1, one.x2), gpu_join<DTYPE>(two.x1, two.x2)}
+               : decode_words{gpu_join<DTYPE>(one.x1, two.x1), gpu_join<DTYPE>(one.x2, two.x2)};
+}
+
+template <int DTYPE>
+GPU_FN decode_words decode_rotate(int joined, const rope_coefficients (&m)[2], decode_words x) {
+    return decode_rotate<DTYPE>(joined, joined, m, x);
 }
 
 #endif

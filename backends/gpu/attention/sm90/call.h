@@ -39,6 +39,10 @@ static inline int64_t sm90_fours_of(const rope_problem *rope) {
     return rope->pairs / 4;
 }
 
+/* Maps of queries and keys for latent attention, and keys of a copy; 0: the driver refuses. */
+int sm90_latent_maps(const rope_attention_problem *problem, const rope_attention_call *call,
+                     CUtensorMap maps[2], int32_t *box);
+
 /* Whether keys and values of a call are gathered. */
 int sm90_gathers(const rope_attention_problem *problem, const rope_attention_call *call);
 

@@ -57,16 +57,22 @@ static gpuError_t join(const void *kernel, const gpu_sm90_call *l,
     return gpu_launch_kernel(kernel, grid, block, arguments, 0, l->stream, l->follows_early);
 }
 
+int sm90_latent_maps(const rope_attention_problem *p, const rope_attention_call *call,
+                     CUtensorMap maps[2], int32_t *box) {
+    const sm90_view q = sm90_queries_of(p, call),
+                    k = sm90_view_of(p, call, &call->k, p->head_dim, 0);
+    *box = box_of(p);
+    return sm90_map_encode(&maps[0], p->rope.dtype, &q, SM90_LATENT_ROWS, 1, 1) &&
+           sm90_map_encode(&maps[1], p->rope.dtype, &k, 1, *box,
+                           *box == SM90_LATENT_KEYS ? SM90_LATENT_DIM / 64 : 1);
+}
+
 gpuError_t gpu_sm90_latent_launch(const void *const kernels[2], const gpu_sm90_call *l,
                                   const gpu_attention_parts *parts, int64_t blocks) {
     const rope_attention_problem *p = l->problem;
-    const sm90_view q = sm90_queries_of(p, l->call),
-                    k = sm90_view_of(p, l->call, &l->call->k, p->head_dim, 0);
-    int32_t box = box_of(p);
+    int32_t box;
     CUtensorMap maps[2];
-    if (!sm90_map_encode(&maps[0], p->rope.dtype, &q, SM90_LATENT_ROWS, 1, 1) ||
-        !sm90_map_encode(&maps[1], p->rope.dtype, &k, 1, box,
-                         box == SM90_LATENT_KEYS ? SM90_LATENT_DIM / 64 : 1))
+    if (!sm90_latent_maps(p, l->call, maps, &box))
         return cudaErrorInvalidValue;
     void *arguments[] = {&maps[0],
                          &maps[1],

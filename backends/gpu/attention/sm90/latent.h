@@ -19,10 +19,11 @@ enum {
     SM90_LATENT_WEIGHTS = (SM90_LATENT_PARTS - 1) * SM90_LATENT_PART /* where they lie in a tile */
 };
 
-/* What a block has: heads of a query and keys of a split that it sees, from tile `base` on. */
+/* What a block has: heads of a query and keys of a split that it sees, from tile `base` on. parts:
+ * splits of the sequence, 0 where the block has none of them. */
 struct sm90_latent_item {
     int32_t found, alone; /* alone: there is no other split */
-    int32_t query, head, key_head, rows, part;
+    int32_t query, head, key_head, rows, part, parts;
     int32_t base, begin, end;
 };
 
@@ -216,13 +217,22 @@ GPU_FN void sm90_latent_end(const sm90_latent_block &b, const sm90_latent_sums &
     }
 }
 
+/* What the group that makes weights does with queries, and with tiles, that have been copied:
+ * nothing. Decoding rotates those, and puts new keys into these. */
+struct sm90_latent_plain {
+    static __device__ void queries(const sm90_latent_block &) {}
+    static __device__ void keys(const sm90_latent_block &, int, uint32_t) {}
+};
+
 /* The group that makes weights. */
-template <int DTYPE> GPU_FN void sm90_latent_rate(const sm90_latent_block &b) {
+template <int DTYPE, class COPIED>
+GPU_FN void sm90_latent_rate(const sm90_latent_block &b, const COPIED &copied) {
     const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4,
               count = sm90_latent_count(b);
     const float unit = b.p->scale * GPU_LOG2_E;
     sm90_latent_sums sums = {{SM90_LATENT_LEAST, SM90_LATENT_LEAST}, {0, 0}};
     sm90_wait(SM90_BARRIER(b, queries, 0), 0);
+    copied.queries(b);
 #pragma unroll 1
     for (int n = 0; n < count; n++) {
         const uint32_t tile = sm90_latent_tile(b, n);
@@ -230,6 +240,7 @@ template <int DTYPE> GPU_FN void sm90_latent_rate(const sm90_latent_block &b) {
                   in_part = begin > 0 || end < SM90_LATENT_KEYS;
         float s[32], factor[2];
         sm90_wait(SM90_BARRIER(b, full, n & 1), sm90_latent_phase(n));
+        copied.keys(b, n, tile);
         sm90_latent_score<DTYPE>(s, sm90_matrix(b.queries, 16), sm90_matrix(tile, 16));
         if (in_part)
             sm90_latent_hide(s, begin, end);

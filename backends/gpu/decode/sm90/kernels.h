@@ -2,6 +2,7 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_KERNELS_H
 #define ROPEKIT_GPU_DECODE_SM90_KERNELS_H
 
+#include "backends/gpu/attention/sm90/kernels.h"
 #include "backends/gpu/decode/kernels.h"
 
 #include <stddef.h>
@@ -169,6 +170,20 @@ typedef struct sm90_decode_call {
 extern const void *const gpu_decode_sm90_kernels[2][SM90_DECODE_DIMS][SM90_DECODE_INSTANCES];
 extern const void *const gpu_decode_sm90_codes[2][SM90_DECODE_DIMS][SM90_DECODE_CODES];
 extern const void *const gpu_decode_sm90_e5m2[2][SM90_DECODE_DIMS][SM90_DECODE_CODES];
+
+/* The kernel of latents: bytes of a cached row, of the window that rotates, and of a block's shared
+ * memory, which has rows of new tokens behind what attention has. */
+enum {
+    SM90_LATENT_ROW = 2 * SM90_LATENT_DIM,
+    SM90_LATENT_WINDOW = SM90_LATENT_DIM - SM90_LATENT_VALUE_DIM,
+    SM90_DECODE_LATENT_SHARED = GPU_SM90_LATENT_SHARED + GPU_LATENT_QUERIES * SM90_LATENT_ROW
+};
+
+/* Of f16 and of bf16: (CUtensorMap q, k, int keys of a copy, rope_attention_problem,
+ * rope_attention_call, gpu_attention_parts, rope_append_problem, rope_append_call, uint64_t
+ * *counters), in blocks as attention by `latent`. Counters are over [sequence, query, key head,
+ * rows]. */
+extern const void *const gpu_decode_latent_kernels[2];
 
 #ifdef __cplusplus
 }

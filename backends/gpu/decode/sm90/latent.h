@@ -1,0 +1,353 @@
+/*
+ * Decoding of latents in one launch, by the kernel of attention/sm90/latent.h. Blocks rotate their
+ * queries in shared memory. A block that sees new keys makes them there, in place of what was
+ * copied; of all that make a key one caches it. Blocks that have attended join the splits, each
+ * some rows, in the order of splits. So bits are those of "append", and of attention by `latent`.
+ */
+#ifndef ROPEKIT_GPU_DECODE_SM90_LATENT_H
+#define ROPEKIT_GPU_DECODE_SM90_LATENT_H
+
+#include "backends/gpu/append/mla.h"
+#include "backends/gpu/attention/sm90/latent_join.h"
+#include "backends/gpu/decode/counter.h"
+#include "backends/gpu/decode/sm90/kernels.h"
+#include "backends/gpu/decode/steps.h"
+
+/* Behind that of attention. */
+struct decode_latent_header {
+    uint64_t fresh[1];                 /* warps have made new keys */
+    int32_t appends;                   /* the block caches the key of its query's token */
+    int32_t takes[GPU_LATENT_QUERIES]; /* a new key is where attention reads it */
+    int2 joiner;                       /* which one the block is, and of how many */
+};
+static_assert(sizeof(sm90_latent_header) % 8 == 0 &&
+                  sizeof(sm90_latent_header) + sizeof(decode_latent_header) <= SM90_HEADER,
+              "in its room");
+
+struct decode_latent {
+    const rope_append_problem *p;
+    const rope_append_call *call;
+    decode_latent_header *header;
+    char *fresh; /* rows of new keys; behind attention, rows that are joined */
+    unsigned long long *counters;
+};
+
+GPU_FN decode_latent decode_latent_of(const sm90_latent_block &b, const rope_append_problem *p,
+                                      const rope_append_call *call, unsigned long long *counters) {
+    return {p, call, (decode_latent_header *)(void *)(b.header + 1),
+            (char *)b.header + GPU_SM90_LATENT_SHARED, counters};
+}
+
+/* --- the steps of "append" --- */
+
+GPU_FN rope_site decode_latent_site(const sm90_latent_block &b, const decode_latent &d, int token) {
+    const rope_attention_sequence *s = &b.header->s;
+    return rope_site_of(&d.call->rope.position, s->q_row, s->q_first + token);
+}
+
+/* A thread has two pairs of the window, and as read and as written where two elements of them lie
+ * that are neighbours, and two others: bytes from the window's first. */
+struct decode_latent_pairs {
+    rope_coefficients of[2];
+    int low_in, high_in, low_out, high_out;
+};
+
+GPU_FN int decode_latent_low(int pairing, int pair) {
+    return 2 * rope_first_of(pairing, pair);
+}
+
+GPU_FN int decode_latent_high(int pairing, int pair) {
+    return pairing == ROPE_PAIRING_INTERLEAVED ? 4 * pair + 4 : 2 * pair + SM90_LATENT_WINDOW;
+}
+
+GPU_FN decode_latent_pairs decode_latent_pairs_of(const decode_latent &d, const rope_site &site) {
+    const rope_problem *r = &d.p->rope;
+    const int pair = 2 * ((int)threadIdx.x % 16);
+    const int64_t position = rope_position_of(&d.call->rope.position, &site, 0);
+    return {{rope_computed(r, 0, pair, position, 0), rope_computed(r, 0, pair + 1, position, 0)},
+            decode_latent_low(r->pairing_in, pair),
+            decode_latent_high(r->pairing_in, pair),
+            decode_latent_low(r->pairing_out, pair),
+            decode_latent_high(r->pairing_out, pair)};
+}
+
+template <int DTYPE>
+GPU_FN decode_words decode_latent_rotate(const decode_latent &d, const decode_latent_pairs &pairs,
+                                         decode_words x) {
+    return decode_rotate<DTYPE>(d.p->rope.pairing_in == ROPE_PAIRING_INTERLEAVED,
+                                d.p->rope.pairing_out == ROPE_PAIRING_INTERLEAVED, pairs.of, x);
+}
+
+/* Windows of queries, in shared memory, by the group that makes weights. */
+template <int DTYPE>
+GPU_FN void decode_latent_rotate_queries(const sm90_latent_block &b, const decode_latent &d,
+                                         const decode_latent_pairs &pairs) {
+    enum { EACH = 8 }; /* rows of a thread, whose chunks lie alike */
+    const int first = (int)threadIdx.x / 16;
+    char *rows = (char *)b.header + SM90_HEADER + SM90_LATENT_WEIGHTS + first * 128;
+    const int low = pairs.low_in ^ first * 16, high = pairs.high_in ^ first * 16,
+              low_out = pairs.low_out ^ first * 16, high_out = pairs.high_out ^ first * 16;
+    decode_words x[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        x[i] = {*(const uint32_t *)(const void *)(rows + i * 1024 + low),
+                *(const uint32_t *)(const void *)(rows + i * 1024 + high)};
+    sm90_group_barrier(0);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const decode_words y = decode_latent_rotate<DTYPE>(d, pairs, x[i]);
+        *(uint32_t *)(void *)(rows + i * 1024 + low_out) = y.low;
+        *(uint32_t *)(void *)(rows + i * 1024 + high_out) = y.high;
+    }
+    sm90_writes_known();
+    sm90_group_barrier(0);
+}
+
+/* --- new keys --- */
+
+/* What a lane has of a new key: two vectors of the latent, and lanes below 16 two words of the
+ * window. */
+template <int DTYPE> struct decode_latent_key {
+    gpu_vector<DTYPE, GPU_APPEND_V> latent[2];
+    decode_words window;
+};
+
+template <int DTYPE>
+GPU_FN void decode_latent_write(char *to, const decode_latent_pairs &pairs,
+                                const decode_latent_key<DTYPE> &key) {
+    const int lane = (int)threadIdx.x % 32;
+    char *window = to + 2 * SM90_LATENT_VALUE_DIM;
+    gpu_store<DTYPE, GPU_APPEND_V>(to + lane * 16, key.latent[0]);
+    gpu_store<DTYPE, GPU_APPEND_V>(to + SM90_LATENT_VALUE_DIM + lane * 16, key.latent[1]);
+    if (lane < 16) {
+        *(uint32_t *)(void *)(window + pairs.low_out) = key.window.low;
+        *(uint32_t *)(void *)(window + pairs.high_out) = key.window.high;
+    }
+}
+
+template <int DTYPE>
+GPU_FN decode_latent_key<DTYPE> decode_latent_make(const sm90_latent_block &b,
+                                                   const decode_latent &d, int token,
+                                                   const decode_latent_pairs &pairs) {
+    const rope_append_operand *o = &d.call->tensor[ROPE_APPEND_K];
+    const rope_append_steps *steps = &d.p->steps[ROPE_APPEND_K];
+    const rope_attention_sequence *s = &b.header->s;
+    const int lane = (int)threadIdx.x % 32;
+    const char *in = (const char *)o->in +
+                     2 * (s->q_row * o->in_stride[0] + (s->q_first + token) * o->in_stride[1] +
+                          b.at.key_head * o->in_stride[2]),
+               *weight = (const char *)o->weight + 2 * b.at.key_head * o->weight_stride,
+               *window = in + 2 * SM90_LATENT_VALUE_DIM;
+    decode_latent_key<DTYPE> key;
+    gpu_vector<DTYPE, GPU_APPEND_V> w[2] = {};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        key.latent[i] = gpu_load<DTYPE, GPU_APPEND_V>(in + i * SM90_LATENT_VALUE_DIM + lane * 16);
+        if (steps->norm)
+            w[i] = gpu_load<DTYPE, GPU_APPEND_V>(weight + i * SM90_LATENT_VALUE_DIM + lane * 16);
+    }
+    key.window =
+        decode_latent_rotate<DTYPE>(d, pairs,
+                                    {*(const uint32_t *)(const void *)(window + pairs.low_in),
+                                     *(const uint32_t *)(const void *)(window + pairs.high_in)});
+    if (!steps->norm)
+        return key;
+    const float by = rope_norm_reciprocal(gpu_mla_squares<DTYPE>(key.latent, 2),
+                                          SM90_LATENT_VALUE_DIM, steps->eps);
+    const int how = (steps->rounding == ROPE_NORM_ROUND_ONCE ? GPU_APPEND_PLAIN_ONCE : 0) |
+                    (steps->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? GPU_APPEND_PLAIN_ONE_PLUS : 0);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        gpu_plain_normalize<DTYPE, GPU_APPEND_V>(how, by, w[i], key.latent[i]);
+    return key;
+}
+
+/* The index among the block's keys of that of a new token. */
+GPU_FN int decode_latent_index(const sm90_latent_block &b, int token) {
+    return (int)(b.header->s.q_index + token) - b.at.base;
+}
+
+/* Whether attention reads a new key where it is cached. */
+GPU_FN bool decode_latent_takes(const sm90_latent_block &b, const rope_place &place, int token) {
+    const rope_attention_sequence *s = &b.header->s;
+    const int64_t index = s->q_index + token;
+    if (s->fails || place.status != ROPE_PLACE_GIVEN || index < 0 || index >= s->k_count)
+        return false;
+    const rope_place read = rope_key_place(b.p, b.call, s, index);
+    return read.page == place.page && read.slot == place.slot;
+}
+
+/* A warp makes the key of one new token, where the block sees or caches it. */
+template <int DTYPE>
+GPU_FN void decode_latent_append(const sm90_latent_block &b, const decode_latent &d, int token) {
+    const int index = decode_latent_index(b, token);
+    const bool sees = b.at.found && index >= b.at.begin && index < b.at.end,
+               caches = d.header->appends && token == b.at.query;
+    if (token >= b.header->s.q_count || (!sees && !caches))
+        return;
+    const rope_append_operand *o = &d.call->tensor[ROPE_APPEND_K];
+    const rope_site site = decode_latent_site(b, d, token);
+    const decode_latent_pairs pairs = decode_latent_pairs_of(d, site);
+    const decode_latent_key<DTYPE> key = decode_latent_make<DTYPE>(b, d, token, pairs);
+    const rope_place place = rope_place_of(d.p, d.call, &site);
+    decode_latent_write<DTYPE>(d.fresh + token * SM90_LATENT_ROW, pairs, key);
+    if (threadIdx.x % 32 == 0)
+        d.header->takes[token] = decode_latent_takes(b, place, token);
+    if (caches && place.status == ROPE_PLACE_GIVEN)
+        decode_latent_write<DTYPE>((char *)o->cache + 2 * rope_cache_at(o,
+                                                                        &d.p->steps[ROPE_APPEND_K],
+                                                                        &place, b.at.key_head, 0),
+                                   pairs, key);
+    if (caches && place.status > ROPE_PLACE_GIVEN)
+        gpu_append_flag(d.call);
+}
+
+/* New keys of tile n that the block sees, in place of what was copied. */
+GPU_FN void decode_latent_put(const sm90_latent_block &b, const decode_latent &d, int n,
+                              uint32_t tile) {
+    const int chunk = (int)threadIdx.x, count = (int)b.header->s.q_count,
+              first = decode_latent_index(b, 0) - n * SM90_LATENT_KEYS;
+    if (first >= SM90_LATENT_KEYS || first + count <= 0)
+        return;
+    sm90_wait(SM90_BARRIER(d, fresh, 0), 0);
+    for (int token = max(0, -first); token < min(count, SM90_LATENT_KEYS - first); token++) {
+        const int row = first + token, at = row + n * SM90_LATENT_KEYS;
+        if (at >= b.at.begin && at < b.at.end && d.header->takes[token] &&
+            chunk < SM90_LATENT_ROW / 16)
+            sm90_write(
+                tile +
+                    (uint32_t)(chunk / 8 * SM90_LATENT_PART + row * 128 + ((chunk ^ row) & 7) * 16),
+                *(const uint4 *)(const void *)(d.fresh + token * SM90_LATENT_ROW + chunk * 16));
+    }
+    sm90_writes_known();
+    sm90_group_barrier(0);
+}
+
+/* What the group that makes weights does with what was copied. */
+template <int DTYPE> struct decode_latent_copied {
+    const decode_latent &d;
+    const decode_latent_pairs pairs;
+
+    __device__ void queries(const sm90_latent_block &b) const {
+        decode_latent_rotate_queries<DTYPE>(b, d, pairs);
+    }
+    __device__ void keys(const sm90_latent_block &b, int n, uint32_t tile) const {
+        decode_latent_put(b, d, n, tile);
+    }
+};
+
+/* --- the join --- */
+
+/* Fields of the counter of a query's rows: blocks that have begun; that have left their part; that
+ * ended then; and those who stayed, and know how many they are. */
+enum {
+    DECODE_LATENT_BEGUN = 1,
+    DECODE_LATENT_LEFT = 1 << 6,
+    DECODE_LATENT_ENDED = 1 << 12,
+    DECODE_LATENT_KNOWN = 1 << 18,
+    DECODE_LATENT_MOST = 63 /* of each */
+};
+static_assert(GPU_SPLITS_MOST + 2 <= DECODE_LATENT_MOST, "splits are counted");
+
+GPU_FN int decode_latent_field(unsigned long long counter, int field) {
+    return (int)(counter / (unsigned)field & DECODE_LATENT_MOST);
+}
+
+GPU_FN unsigned long long decode_latent_read(const unsigned long long *counter) {
+    unsigned long long x;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(counter) : "memory");
+    return x;
+}
+
+GPU_FN unsigned long long decode_latent_count(unsigned long long *counter, unsigned long long by) {
+    unsigned long long x;
+    asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], %2;"
+                 : "=l"(x)
+                 : "l"(counter), "l"(by)
+                 : "memory");
+    return x;
+}
+
+GPU_FN unsigned long long *decode_latent_counter(const sm90_latent_block &b,
+                                                 const decode_latent &d) {
+    const int group = (int)gpu_attention_group(b.call), blocks = GPU_SM90_LATENT_BLOCKS(group);
+    return d.counters +
+           ((b.header->s.index * b.parts->queries + b.at.query) * b.call->k.heads + b.at.key_head) *
+               blocks +
+           (b.at.head - b.at.key_head * group) / SM90_LATENT_ROWS;
+}
+
+GPU_FN void decode_latent_begin(unsigned long long *counter) {
+    decode_mark(counter, decode_latent_read(counter));
+    decode_latent_count(counter, DECODE_LATENT_BEGUN);
+}
+
+/* Waits for the other splits, where all of them have begun and so none waits for this block to
+ * end; x < 0: others join them. The last one to begin stays. */
+GPU_FN int2 decode_latent_meet(unsigned long long *counter, int parts) {
+    const bool stays =
+        decode_latent_field(decode_latent_read(counter), DECODE_LATENT_BEGUN) == parts;
+    const unsigned long long before = decode_latent_count(
+        counter, stays ? DECODE_LATENT_LEFT : DECODE_LATENT_LEFT + DECODE_LATENT_ENDED);
+    unsigned long long now = before + DECODE_LATENT_LEFT;
+    if (!stays)
+        return {-1, 0};
+    while (decode_latent_field(now, DECODE_LATENT_LEFT) < parts)
+        now = decode_latent_read(counter);
+    return {decode_latent_field(before, DECODE_LATENT_LEFT) -
+                decode_latent_field(before, DECODE_LATENT_ENDED),
+            parts - decode_latent_field(now, DECODE_LATENT_ENDED)};
+}
+
+/* A barrier of the two groups that add values. */
+GPU_FN void decode_latent_barrier(void) {
+    asm volatile("bar.sync 6, 256;" ::: "memory");
+}
+
+/* Rows that the block joins, of the groups 0 and 1 those in turn, four at a time. */
+template <int DTYPE>
+GPU_FN void decode_latent_join_rows(const sm90_latent_block &b, const decode_latent &d, int group,
+                                    int2 joiner) {
+    enum { AT_ONCE = GPU_ATTENTION_THREADS / 32 };
+    sm90_latent_joined *joined = (sm90_latent_joined *)(void *)d.fresh + group * AT_ONCE;
+    const rope_attention_sequence *s = &b.header->s;
+    const int thread = (int)threadIdx.x % GPU_ATTENTION_THREADS, step = 2 * joiner.y;
+    const auto part_of = [&](int row) {
+        return gpu_part(*b.parts, s->index, b.at.query, b.at.head + row,
+                        b.call->rope.tensor[0].heads, 0, SM90_LATENT_VALUE_DIM);
+    };
+#pragma unroll 1
+    for (int first = joiner.x + group * joiner.y; first < b.at.rows; first += AT_ONCE * step) {
+        const int own = first + thread / 32 * step;
+        if (own < b.at.rows)
+            sm90_latent_weights(b.p, b.call, s, b.at.query, b.at.head + own, part_of(own),
+                                b.at.parts, &joined[thread / 32]);
+        sm90_group_barrier(group);
+#pragma unroll 1
+        for (int i = 0; i < AT_ONCE && first + i * step < b.at.rows; i++)
+            sm90_latent_join_row<DTYPE>(b.call, s, b.at.query, b.at.head + first + i * step,
+                                        part_of(first + i * step), joined[i], thread);
+        sm90_group_barrier(group);
+    }
+}
+
+/* Of the groups that add values, behind all that the block leaves. counter: of the thread that
+ * counts, of others NULL. */
+template <int DTYPE>
+GPU_FN void decode_latent_join(const sm90_latent_block &b, const decode_latent &d, int group,
+                               unsigned long long *counter) {
+    __threadfence();
+    decode_latent_barrier();
+    if (counter)
+        d.header->joiner = decode_latent_meet(counter, b.at.parts);
+    decode_latent_barrier();
+    const int2 joiner = d.header->joiner;
+    if (joiner.x < 0)
+        return;
+    if (counter && decode_latent_field(decode_latent_count(counter, DECODE_LATENT_KNOWN),
+                                       DECODE_LATENT_KNOWN) == joiner.y - 1)
+        *counter = DECODE_MARK;
+    decode_latent_join_rows<DTYPE>(b, d, group, joiner);
+}
+
+#endif
