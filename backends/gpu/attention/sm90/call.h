@@ -43,6 +43,11 @@ static inline int64_t sm90_fours_of(const rope_problem *rope) {
 int sm90_latent_maps(const rope_attention_problem *problem, const rope_attention_call *call,
                      CUtensorMap maps[2], int32_t *box);
 
+/* Launches the join of its splits. */
+gpuError_t sm90_latent_join(const void *kernel, const rope_attention_problem *problem,
+                            const rope_attention_call *call, const gpu_attention_parts *parts,
+                            gpuStream_t stream, int early);
+
 /* Whether keys and values of a call are gathered. */
 int sm90_gathers(const rope_attention_problem *problem, const rope_attention_call *call);
 

@@ -47,14 +47,14 @@ int gpu_sm90_latent_fits(const rope_attention_problem *p, const rope_attention_c
            sm90_map_fits(&k);
 }
 
-static gpuError_t join(const void *kernel, const gpu_sm90_call *l,
-                       const gpu_attention_parts *parts) {
-    void *arguments[] = {(void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call,
-                         (void *)(uintptr_t)parts};
-    const int64_t queries = rope_attention_sequences(l->call) * parts->queries;
-    const dim3 grid = {(uint32_t)queries, (uint32_t)l->call->rope.tensor[0].heads, 1},
+gpuError_t sm90_latent_join(const void *kernel, const rope_attention_problem *p,
+                            const rope_attention_call *call, const gpu_attention_parts *parts,
+                            gpuStream_t stream, int early) {
+    void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, (void *)(uintptr_t)parts};
+    const int64_t queries = rope_attention_sequences(call) * parts->queries;
+    const dim3 grid = {(uint32_t)queries, (uint32_t)call->rope.tensor[0].heads, 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
-    return gpu_launch_kernel(kernel, grid, block, arguments, 0, l->stream, l->follows_early);
+    return gpu_launch_kernel(kernel, grid, block, arguments, 0, stream, early);
 }
 
 int sm90_latent_maps(const rope_attention_problem *p, const rope_attention_call *call,
@@ -86,5 +86,7 @@ gpuError_t gpu_sm90_latent_launch(const void *const kernels[2], const gpu_sm90_c
         return gpuSuccess;
     const gpuError_t error = gpu_launch_kernel(kernels[0], grid, block, arguments,
                                                GPU_SM90_LATENT_SHARED, l->stream, l->early);
-    return error == gpuSuccess && parts->splits > 1 ? join(kernels[1], l, parts) : error;
+    return error == gpuSuccess && parts->splits > 1
+               ? sm90_latent_join(kernels[1], p, l->call, parts, l->stream, l->follows_early)
+               : error;
 }

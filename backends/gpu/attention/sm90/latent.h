@@ -23,7 +23,7 @@ enum {
  * splits of the sequence, 0 where the block has none of them. */
 struct sm90_latent_item {
     int32_t found, alone; /* alone: there is no other split */
-    int32_t query, head, key_head, rows, part, parts;
+    int32_t sequence, query, head, key_head, rows, part, parts;
     int32_t base, begin, end;
 };
 

@@ -66,12 +66,10 @@ GPU_FN void sm90_latent_leave_out(const sm90_latent_block &b, const sm90_latent_
                  SM90_LATENT_VALUE_DIM)[SM90_LATENT_VALUE_DIM + 1] = GPU_PART_LEFT_OUT;
 }
 
-/* Of a warp. */
-GPU_FN sm90_latent_item sm90_latent_take(const sm90_latent_block &b, const int32_t *failed) {
-    const rope_attention_problem *p = b.p;
-    const rope_attention_call *call = b.call;
-    const int group = (int)gpu_attention_group(call), blocks = GPU_SM90_LATENT_BLOCKS(group),
-              queries = (int)b.parts->queries, heads = (int)call->k.heads,
+/* The heads and the split of a block, whatever the sequence has. */
+GPU_FN sm90_latent_item sm90_latent_item_of(const sm90_latent_block &b) {
+    const int group = (int)gpu_attention_group(b.call), blocks = GPU_SM90_LATENT_BLOCKS(group),
+              queries = (int)b.parts->queries, heads = (int)b.call->k.heads,
               splits = (int)b.parts->splits;
     int n = (int)blockIdx.x;
     sm90_latent_item at = {};
@@ -79,9 +77,18 @@ GPU_FN sm90_latent_item sm90_latent_take(const sm90_latent_block &b, const int32
     at.query = (n /= blocks) % queries;
     at.key_head = (n /= queries) % heads;
     at.part = (n /= heads) % splits;
+    at.sequence = n / splits;
     at.head = at.key_head * group + first;
     at.rows = min(group - first, (int)SM90_LATENT_ROWS);
-    const rope_attention_sequence s = rope_attention_sequence_of(p, call, n / splits);
+    return at;
+}
+
+/* Of a warp. */
+GPU_FN sm90_latent_item sm90_latent_take(const sm90_latent_block &b, const int32_t *failed) {
+    const rope_attention_problem *p = b.p;
+    const rope_attention_call *call = b.call;
+    sm90_latent_item at = sm90_latent_item_of(b);
+    const rope_attention_sequence s = rope_attention_sequence_of(p, call, at.sequence);
     if (threadIdx.x % 32 == 0)
         b.header->s = s;
     if (s.fails)

@@ -181,8 +181,8 @@ enum {
 
 /* Of f16 and of bf16: (CUtensorMap q, k, int keys of a copy, rope_attention_problem,
  * rope_attention_call, gpu_attention_parts, rope_append_problem, rope_append_call, uint64_t
- * *counters), in blocks as attention by `latent`. Counters are over [sequence, query, key head,
- * rows]. */
+ * *counters, int joins), in blocks as attention by `latent`. Where the launch joins, counters are
+ * over [sequence, key head, query, rows]; else the join of `latent` follows. */
 extern const void *const gpu_decode_latent_kernels[2];
 
 #ifdef __cplusplus

@@ -54,10 +54,14 @@ static rope_status query(const rope_decode_problem *p, int32_t device, char *rea
     return ROPE_DECLINED;
 }
 
+static const void *join_of(const rope_decode_problem *p) {
+    return gpu_attention_sm90_latent_kernels[p->append->rope.dtype == ROPE_BF16][1];
+}
+
 static gpuError_t load(const rope_decode_problem *p, int32_t *early) {
-    const void *kernel = kernel_of(p);
-    const gpuError_t error = gpu_kernels_load(&kernel, 1, early);
-    return error == gpuSuccess ? gpu_allow_shared(kernel, SM90_DECODE_LATENT_SHARED) : error;
+    const void *const kernels[] = {kernel_of(p), join_of(p)};
+    const gpuError_t error = gpu_kernels_load(kernels, 2, early);
+    return error == gpuSuccess ? gpu_allow_shared(kernels[0], SM90_DECODE_LATENT_SHARED) : error;
 }
 
 /* --- calls --- */
@@ -72,6 +76,13 @@ static int64_t blocks_of(const rope_decode_problem *p, const rope_decode_call *c
                   group = call->append.tensor[ROPE_APPEND_Q].heads / k_heads;
     return rope_attention_sequences(&call->attention) * splits_of(p, call->attention.k_tokens) *
            k_heads * call->most_tokens * GPU_SM90_LATENT_BLOCKS(group);
+}
+
+/* Whether the launch joins splits: its blocks all run at once. Where some begin behind others, a
+ * launch of small blocks joins in less time. */
+static int joins_of(const rope_decode_problem *p, const rope_decode_call *call,
+                    int multiprocessors) {
+    return blocks_of(p, call) <= multiprocessors;
 }
 
 static int fits(const rope_decode_problem *p, const rope_decode_call *call, int multiprocessors) {
@@ -144,6 +155,7 @@ static gpuError_t launch(const gpu_decode_launch *l) {
     if (!sm90_latent_maps(p->attention, &a, maps, &box))
         return cudaErrorInvalidValue;
     void *counters = l->workspace;
+    int joins = joins_of(p, l->call, l->multiprocessors);
     void *arguments[] = {&maps[0],
                          &maps[1],
                          &box,
@@ -152,10 +164,14 @@ static gpuError_t launch(const gpu_decode_launch *l) {
                          &parts,
                          (void *)(uintptr_t)p->append,
                          (void *)(uintptr_t)&l->call->append,
-                         &counters};
+                         &counters,
+                         &joins};
     const dim3 grid = {(uint32_t)blocks_of(p, l->call), 1, 1}, block = {SM90_LATENT_THREADS, 1, 1};
-    return gpu_launch_kernel(kernel_of(p), grid, block, arguments, SM90_DECODE_LATENT_SHARED,
-                             l->stream, l->early);
+    const gpuError_t error = gpu_launch_kernel(kernel_of(p), grid, block, arguments,
+                                               SM90_DECODE_LATENT_SHARED, l->stream, l->early);
+    return error == gpuSuccess && !joins && parts.splits > 1
+               ? sm90_latent_join(join_of(p), p->attention, &a, &parts, l->stream, 1)
+               : error;
 }
 
 const gpu_decode_kernel gpu_decode_latent = {query, load, fits, workspace, workspace_of, launch};

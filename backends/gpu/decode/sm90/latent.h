@@ -8,8 +8,7 @@
 #define ROPEKIT_GPU_DECODE_SM90_LATENT_H
 
 #include "backends/gpu/append/mla.h"
-#include "backends/gpu/attention/sm90/latent_join.h"
-#include "backends/gpu/decode/counter.h"
+#include "backends/gpu/attention/sm90/latent_work.h"
 #include "backends/gpu/decode/sm90/kernels.h"
 #include "backends/gpu/decode/steps.h"
 
@@ -40,9 +39,18 @@ GPU_FN decode_latent decode_latent_of(const sm90_latent_block &b, const rope_app
 
 /* --- the steps of "append" --- */
 
-GPU_FN rope_site decode_latent_site(const sm90_latent_block &b, const decode_latent &d, int token) {
-    const rope_attention_sequence *s = &b.header->s;
-    return rope_site_of(&d.call->rope.position, s->q_row, s->q_first + token);
+/* Tokens of a sequence, which are some of a row. */
+struct decode_latent_tokens {
+    int64_t row, first, count;
+};
+
+GPU_FN decode_latent_tokens decode_latent_tokens_of(const rope_append_call *call,
+                                                    int64_t sequence) {
+    const rope_position_map *map = &call->rope.position;
+    if (!map->cu_seqlens)
+        return {sequence, 0, map->tokens};
+    const rope_attention_segment own = rope_attention_segment_of(map, NULL, sequence);
+    return {0, own.first, own.count};
 }
 
 /* A thread has two pairs of the window, and as read and as written where two elements of them lie
@@ -125,18 +133,17 @@ GPU_FN void decode_latent_write(char *to, const decode_latent_pairs &pairs,
     }
 }
 
+/* By a warp. */
 template <int DTYPE>
-GPU_FN decode_latent_key<DTYPE> decode_latent_make(const sm90_latent_block &b,
-                                                   const decode_latent &d, int token,
-                                                   const decode_latent_pairs &pairs) {
+GPU_FN decode_latent_key<DTYPE> decode_latent_make(const decode_latent &d, const rope_site &site,
+                                                   int key_head, const decode_latent_pairs &pairs) {
     const rope_append_operand *o = &d.call->tensor[ROPE_APPEND_K];
     const rope_append_steps *steps = &d.p->steps[ROPE_APPEND_K];
-    const rope_attention_sequence *s = &b.header->s;
     const int lane = (int)threadIdx.x % 32;
     const char *in = (const char *)o->in +
-                     2 * (s->q_row * o->in_stride[0] + (s->q_first + token) * o->in_stride[1] +
-                          b.at.key_head * o->in_stride[2]),
-               *weight = (const char *)o->weight + 2 * b.at.key_head * o->weight_stride,
+                     2 * (site.batch * o->in_stride[0] + site.token * o->in_stride[1] +
+                          key_head * o->in_stride[2]),
+               *weight = (const char *)o->weight + 2 * key_head * o->weight_stride,
                *window = in + 2 * SM90_LATENT_VALUE_DIM;
     decode_latent_key<DTYPE> key;
     gpu_vector<DTYPE, GPU_APPEND_V> w[2] = {};
@@ -177,28 +184,54 @@ GPU_FN bool decode_latent_takes(const sm90_latent_block &b, const rope_place &pl
     return read.page == place.page && read.slot == place.slot;
 }
 
-/* A warp makes the key of one new token, where the block sees or caches it. */
+/* What is made while the block finds what it has: angles of its query by the group that makes
+ * weights; by each warp of the first group that adds values, one new key. */
+template <int DTYPE> struct decode_latent_made {
+    decode_latent_pairs pairs;
+    decode_latent_key<DTYPE> key;
+    rope_place place;
+};
+
 template <int DTYPE>
-GPU_FN void decode_latent_append(const sm90_latent_block &b, const decode_latent &d, int token) {
-    const int index = decode_latent_index(b, token);
+GPU_FN decode_latent_made<DTYPE> decode_latent_prepare(const sm90_latent_block &b,
+                                                       const decode_latent &d, int group) {
+    decode_latent_made<DTYPE> made = {};
+    const sm90_latent_item at = sm90_latent_item_of(b);
+    const decode_latent_tokens of = decode_latent_tokens_of(d.call, at.sequence);
+    const int token = group == 0 ? at.query : (int)threadIdx.x / 32 % GPU_LATENT_QUERIES;
+    if (token >= of.count)
+        return made;
+    const rope_site site = rope_site_of(&d.call->rope.position, of.row, of.first + token);
+    made.pairs = decode_latent_pairs_of(d, site);
+    if (group == 1) {
+        made.key = decode_latent_make<DTYPE>(d, site, at.key_head, made.pairs);
+        made.place = rope_place_of(d.p, d.call, &site);
+    }
+    return made;
+}
+
+/* A warp puts its new key where the block sees it, and caches it. */
+template <int DTYPE>
+GPU_FN void decode_latent_append(const sm90_latent_block &b, const decode_latent &d,
+                                 const decode_latent_made<DTYPE> &made) {
+    const int token = (int)threadIdx.x / 32 % GPU_LATENT_QUERIES,
+              index = decode_latent_index(b, token);
     const bool sees = b.at.found && index >= b.at.begin && index < b.at.end,
                caches = d.header->appends && token == b.at.query;
-    if (token >= b.header->s.q_count || (!sees && !caches))
-        return;
     const rope_append_operand *o = &d.call->tensor[ROPE_APPEND_K];
-    const rope_site site = decode_latent_site(b, d, token);
-    const decode_latent_pairs pairs = decode_latent_pairs_of(d, site);
-    const decode_latent_key<DTYPE> key = decode_latent_make<DTYPE>(b, d, token, pairs);
-    const rope_place place = rope_place_of(d.p, d.call, &site);
-    decode_latent_write<DTYPE>(d.fresh + token * SM90_LATENT_ROW, pairs, key);
-    if (threadIdx.x % 32 == 0)
-        d.header->takes[token] = decode_latent_takes(b, place, token);
-    if (caches && place.status == ROPE_PLACE_GIVEN)
-        decode_latent_write<DTYPE>((char *)o->cache + 2 * rope_cache_at(o,
-                                                                        &d.p->steps[ROPE_APPEND_K],
-                                                                        &place, b.at.key_head, 0),
-                                   pairs, key);
-    if (caches && place.status > ROPE_PLACE_GIVEN)
+    if (token >= b.header->s.q_count)
+        return;
+    if (sees) {
+        decode_latent_write<DTYPE>(d.fresh + token * SM90_LATENT_ROW, made.pairs, made.key);
+        if (threadIdx.x % 32 == 0)
+            d.header->takes[token] = decode_latent_takes(b, made.place, token);
+    }
+    if (caches && made.place.status == ROPE_PLACE_GIVEN)
+        decode_latent_write<DTYPE>(
+            (char *)o->cache +
+                2 * rope_cache_at(o, &d.p->steps[ROPE_APPEND_K], &made.place, b.at.key_head, 0),
+            made.pairs, made.key);
+    if (caches && made.place.status > ROPE_PLACE_GIVEN)
         gpu_append_flag(d.call);
 }
 
@@ -235,119 +268,5 @@ template <int DTYPE> struct decode_latent_copied {
         decode_latent_put(b, d, n, tile);
     }
 };
-
-/* --- the join --- */
-
-/* Fields of the counter of a query's rows: blocks that have begun; that have left their part; that
- * ended then; and those who stayed, and know how many they are. */
-enum {
-    DECODE_LATENT_BEGUN = 1,
-    DECODE_LATENT_LEFT = 1 << 6,
-    DECODE_LATENT_ENDED = 1 << 12,
-    DECODE_LATENT_KNOWN = 1 << 18,
-    DECODE_LATENT_MOST = 63 /* of each */
-};
-static_assert(GPU_SPLITS_MOST + 2 <= DECODE_LATENT_MOST, "splits are counted");
-
-GPU_FN int decode_latent_field(unsigned long long counter, int field) {
-    return (int)(counter / (unsigned)field & DECODE_LATENT_MOST);
-}
-
-GPU_FN unsigned long long decode_latent_read(const unsigned long long *counter) {
-    unsigned long long x;
-    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(counter) : "memory");
-    return x;
-}
-
-GPU_FN unsigned long long decode_latent_count(unsigned long long *counter, unsigned long long by) {
-    unsigned long long x;
-    asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], %2;"
-                 : "=l"(x)
-                 : "l"(counter), "l"(by)
-                 : "memory");
-    return x;
-}
-
-GPU_FN unsigned long long *decode_latent_counter(const sm90_latent_block &b,
-                                                 const decode_latent &d) {
-    const int group = (int)gpu_attention_group(b.call), blocks = GPU_SM90_LATENT_BLOCKS(group);
-    return d.counters +
-           ((b.header->s.index * b.parts->queries + b.at.query) * b.call->k.heads + b.at.key_head) *
-               blocks +
-           (b.at.head - b.at.key_head * group) / SM90_LATENT_ROWS;
-}
-
-GPU_FN void decode_latent_begin(unsigned long long *counter) {
-    decode_mark(counter, decode_latent_read(counter));
-    decode_latent_count(counter, DECODE_LATENT_BEGUN);
-}
-
-/* Waits for the other splits, where all of them have begun and so none waits for this block to
- * end; x < 0: others join them. The last one to begin stays. */
-GPU_FN int2 decode_latent_meet(unsigned long long *counter, int parts) {
-    const bool stays =
-        decode_latent_field(decode_latent_read(counter), DECODE_LATENT_BEGUN) == parts;
-    const unsigned long long before = decode_latent_count(
-        counter, stays ? DECODE_LATENT_LEFT : DECODE_LATENT_LEFT + DECODE_LATENT_ENDED);
-    unsigned long long now = before + DECODE_LATENT_LEFT;
-    if (!stays)
-        return {-1, 0};
-    while (decode_latent_field(now, DECODE_LATENT_LEFT) < parts)
-        now = decode_latent_read(counter);
-    return {decode_latent_field(before, DECODE_LATENT_LEFT) -
-                decode_latent_field(before, DECODE_LATENT_ENDED),
-            parts - decode_latent_field(now, DECODE_LATENT_ENDED)};
-}
-
-/* A barrier of the two groups that add values. */
-GPU_FN void decode_latent_barrier(void) {
-    asm volatile("bar.sync 6, 256;" ::: "memory");
-}
-
-/* Rows that the block joins, of the groups 0 and 1 those in turn, four at a time. */
-template <int DTYPE>
-GPU_FN void decode_latent_join_rows(const sm90_latent_block &b, const decode_latent &d, int group,
-                                    int2 joiner) {
-    enum { AT_ONCE = GPU_ATTENTION_THREADS / 32 };
-    sm90_latent_joined *joined = (sm90_latent_joined *)(void *)d.fresh + group * AT_ONCE;
-    const rope_attention_sequence *s = &b.header->s;
-    const int thread = (int)threadIdx.x % GPU_ATTENTION_THREADS, step = 2 * joiner.y;
-    const auto part_of = [&](int row) {
-        return gpu_part(*b.parts, s->index, b.at.query, b.at.head + row,
-                        b.call->rope.tensor[0].heads, 0, SM90_LATENT_VALUE_DIM);
-    };
-#pragma unroll 1
-    for (int first = joiner.x + group * joiner.y; first < b.at.rows; first += AT_ONCE * step) {
-        const int own = first + thread / 32 * step;
-        if (own < b.at.rows)
-            sm90_latent_weights(b.p, b.call, s, b.at.query, b.at.head + own, part_of(own),
-                                b.at.parts, &joined[thread / 32]);
-        sm90_group_barrier(group);
-#pragma unroll 1
-        for (int i = 0; i < AT_ONCE && first + i * step < b.at.rows; i++)
-            sm90_latent_join_row<DTYPE>(b.call, s, b.at.query, b.at.head + first + i * step,
-                                        part_of(first + i * step), joined[i], thread);
-        sm90_group_barrier(group);
-    }
-}
-
-/* Of the groups that add values, behind all that the block leaves. counter: of the thread that
- * counts, of others NULL. */
-template <int DTYPE>
-GPU_FN void decode_latent_join(const sm90_latent_block &b, const decode_latent &d, int group,
-                               unsigned long long *counter) {
-    __threadfence();
-    decode_latent_barrier();
-    if (counter)
-        d.header->joiner = decode_latent_meet(counter, b.at.parts);
-    decode_latent_barrier();
-    const int2 joiner = d.header->joiner;
-    if (joiner.x < 0)
-        return;
-    if (counter && decode_latent_field(decode_latent_count(counter, DECODE_LATENT_KNOWN),
-                                       DECODE_LATENT_KNOWN) == joiner.y - 1)
-        *counter = DECODE_MARK;
-    decode_latent_join_rows<DTYPE>(b, d, group, joiner);
-}
 
 #endif
