@@ -78,11 +78,26 @@ static int64_t blocks_of(const rope_decode_problem *p, const rope_decode_call *c
            k_heads * call->most_tokens * GPU_SM90_LATENT_BLOCKS(group);
 }
 
-/* Whether the launch joins splits: its blocks all run at once. Where some begin behind others, a
- * launch of small blocks joins in less time. */
+/* As measured on an H200. Rows of few splits are joined in little time. */
+enum { FEW_SPLITS = 4, FEW_ROWS = 16 };
+
+/* Whether the launch joins splits: where its blocks all run at once, and many enough to have few
+ * rows each. Else a launch of many small blocks does in less time. */
 static int joins_of(const rope_decode_problem *p, const rope_decode_call *call,
                     int multiprocessors) {
-    return blocks_of(p, call) <= multiprocessors;
+    const int64_t blocks = blocks_of(p, call), splits = splits_of(p, call->attention.k_tokens),
+                  group = call->append.tensor[ROPE_APPEND_Q].heads /
+                          call->append.tensor[ROPE_APPEND_K].heads;
+    return splits <= SM90_DECODE_LATENT_SPLITS &&
+           (splits <= FEW_SPLITS || blocks <= multiprocessors) &&
+           (group <= FEW_ROWS || 3 * blocks >= multiprocessors);
+}
+
+/* Where blocks have many rounds, what each does for its queries takes as long as an append. */
+static int is_faster(const rope_decode_problem *p, const rope_decode_call *call,
+                     int multiprocessors) {
+    return splits_of(p, call->attention.k_tokens) <= FEW_SPLITS ||
+           blocks_of(p, call) <= 4 * (int64_t)multiprocessors;
 }
 
 static int fits(const rope_decode_problem *p, const rope_decode_call *call, int multiprocessors) {
@@ -90,7 +105,6 @@ static int fits(const rope_decode_problem *p, const rope_decode_call *call, int 
     const rope_append_operand *q = &call->append.tensor[ROPE_APPEND_Q],
                               *k = &call->append.tensor[ROPE_APPEND_K];
     const int32_t fitting = GPU_TILE_K | GPU_TILE_SAME | GPU_TILE_OUT;
-    (void)multiprocessors;
     return call->most_tokens <= GPU_LATENT_QUERIES && k->in && !k->out && !q->out &&
            !call->append.tensor[ROPE_APPEND_V].heads &&
            gpu_append_has_vectors(p->append, &call->append, ROPE_APPEND_K) &&
@@ -98,7 +112,8 @@ static int fits(const rope_decode_problem *p, const rope_decode_call *call, int 
            gpu_attention_are_same(p->attention, &a) &&
            gpu_moves_head(a.out, a.out_stride, a.rope.batch, a.rope.tokens, q->heads, 4,
                           p->append->rope.dtype) &&
-           gpu_sm90_latent_fits(p->attention, &a, fitting, blocks_of(p, call));
+           gpu_sm90_latent_fits(p->attention, &a, fitting, blocks_of(p, call)) &&
+           is_faster(p, call, multiprocessors);
 }
 
 /* --- memory --- */

@@ -47,7 +47,7 @@ GPU_FN void decode_latent_sum(const sm90_latent_block &b, const decode_latent &d
     if (b.at.found)
         sm90_latent_sum<DTYPE>(b, group);
     if (is_joined)
-        decode_latent_join<DTYPE>(b, d, group, counter);
+        decode_latent_join<DTYPE>(b, d, (int)threadIdx.x - 128, counter);
 }
 
 template <int DTYPE>

@@ -27,7 +27,7 @@ struct decode_latent {
     const rope_append_problem *p;
     const rope_append_call *call;
     decode_latent_header *header;
-    char *fresh; /* rows of new keys; behind attention, rows that are joined */
+    char *fresh; /* rows of new keys */
     unsigned long long *counters;
 };
 

@@ -2,7 +2,6 @@
 #ifndef ROPEKIT_GPU_DECODE_SM90_LATENT_JOIN_H
 #define ROPEKIT_GPU_DECODE_SM90_LATENT_JOIN_H
 
-#include "backends/gpu/attention/sm90/latent_join.h"
 #include "backends/gpu/decode/counter.h"
 #include "backends/gpu/decode/sm90/latent.h"
 
@@ -15,7 +14,7 @@ enum {
     DECODE_LATENT_KNOWN = 1 << 18,
     DECODE_LATENT_MOST = 63 /* of each */
 };
-static_assert(GPU_SPLITS_MOST + 2 <= DECODE_LATENT_MOST, "splits are counted");
+static_assert((int)SM90_DECODE_LATENT_SPLITS <= (int)DECODE_LATENT_MOST, "splits are counted");
 
 GPU_FN int decode_latent_field(unsigned long long counter, int field) {
     return (int)(counter / (unsigned)field & DECODE_LATENT_MOST);
@@ -71,11 +70,6 @@ GPU_FN void decode_latent_barrier(void) {
     asm volatile("bar.sync 6, 256;" ::: "memory");
 }
 
-/* Rows of a block that a thread joins: from the first on every so many. */
-struct decode_latent_rows {
-    int first, step;
-};
-
 GPU_FN auto decode_latent_part(const sm90_latent_block &b, int row) {
     return gpu_part(*b.parts, b.at.sequence, b.at.query, b.at.head + row,
                     b.call->rope.tensor[0].heads, 0, SM90_LATENT_VALUE_DIM);
@@ -89,14 +83,26 @@ template <int D, int PARTS> GPU_FN float decode_latent_added(const float (&x)[PA
         return decode_latent_added<2 * D>(x, from) + decode_latent_added<2 * D>(x, from + D);
 }
 
-/* Ends a row by a thread's elements of its splits, and the largest logits and sums of those. */
-template <int DTYPE, int PARTS>
-GPU_FN void decode_latent_end_row(const sm90_latent_block &b, int head, const float2 (&x)[PARTS][2],
-                                  const float2 (&end)[PARTS], int thread) {
+/* How threads have rows of up to PARTS splits, of which each asks for many words at a time: so many
+ * a row, with pairs of elements LANES pairs apart, and so many rows. */
+template <int PARTS> struct decode_latent_lanes {
+    enum {
+        PAIRS = SM90_LATENT_VALUE_DIM / 2,
+        EACH = PARTS > 4 ? 32 / PARTS : 8,
+        ROWS = 32 / PARTS / EACH,
+        LANES = PAIRS / EACH
+    };
+};
+
+/* Ends a row by a thread's pairs of its splits, and the largest logits and sums of those. */
+template <int DTYPE, int PARTS, class S = decode_latent_lanes<PARTS>>
+GPU_FN void decode_latent_end_row(const sm90_latent_block &b, int head,
+                                  const float2 (&x)[PARTS][S::EACH], const float2 (&end)[PARTS],
+                                  int lane) {
     const rope_attention_sequence *s = &b.header->s;
     float most = -INFINITY, all[PARTS];
     bool left_out = false;
-    float2 sum[2] = {};
+    float2 sum[S::EACH] = {};
 #pragma unroll
     for (int n = 0; n < PARTS; n++) {
         most = fmaxf(most, end[n].x);
@@ -109,7 +115,7 @@ GPU_FN void decode_latent_end_row(const sm90_latent_block &b, int head, const fl
         const float weight = exp2f(end[n].x - (most == -INFINITY ? 0 : most));
         all[n] = fmaf(weight, end[n].y, 0.0f);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < S::EACH; i++) {
             sum[i].x = fmaf(weight, x[n][i].x, sum[i].x);
             sum[i].y = fmaf(weight, x[n][i].y, sum[i].y);
         }
@@ -117,90 +123,64 @@ GPU_FN void decode_latent_end_row(const sm90_latent_block &b, int head, const fl
     float total = decode_latent_added<1>(all, 0);
     const float kept = gpu_join_sink<true>(b.p->sink_dtype, b.call->sinks, head, &most, &total),
                 factor = total == 0 ? -1 : kept / total;
-    if (thread == 0)
+    if (lane == 0)
         gpu_attention_store_lse(b.call, s, b.at.query, head, most, total);
-    uint16_t *to = gpu_attention_out<DTYPE>(b.call, s, b.at.query, head) + 2 * thread;
+    uint32_t *to = (uint32_t *)(void *)gpu_attention_out<DTYPE>(b.call, s, b.at.query, head) + lane;
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        *(uint32_t *)(void *)(to + i * (SM90_LATENT_VALUE_DIM / 2)) =
-            gpu_end_pair<DTYPE>(sum[i].x, sum[i].y, factor);
+    for (int i = 0; i < S::EACH; i++)
+        to[i * S::LANES] = gpu_end_pair<DTYPE>(sum[i].x, sum[i].y, factor);
 }
 
-/* Of up to PARTS splits: as sm90_latent_weights() and sm90_latent_join_row(), but every thread has
- * the weights, and some rows are asked for at a time. */
+/* Rows of up to PARTS splits, with the bits of the join of `latent`. thread: of the groups that add
+ * values. */
 template <int DTYPE, int PARTS>
-GPU_FN void decode_latent_join_few(const sm90_latent_block &b, decode_latent_rows rows) {
-    enum { ROWS = 16 / PARTS, HALF = SM90_LATENT_VALUE_DIM / 4, LAST = 2 * HALF, EACH = LAST + 1 };
-    const int thread = (int)threadIdx.x % GPU_ATTENTION_THREADS;
+GPU_FN void decode_latent_join_of(const sm90_latent_block &b, int2 joiner, int thread) {
+    typedef decode_latent_lanes<PARTS> S;
+    const int lane = thread % S::LANES, step = 2 * GPU_ATTENTION_THREADS / S::LANES * joiner.y;
 #pragma unroll 1
-    for (; rows.first < b.at.rows; rows.first += ROWS * rows.step) {
-        float2 x[ROWS][PARTS][2], end[ROWS][PARTS]; /* in pairs: halves of a part, what is last */
+    for (int first = joiner.x + thread / S::LANES * joiner.y; first < b.at.rows;
+         first += S::ROWS * step) {
+        float2 x[S::ROWS][PARTS][S::EACH], end[S::ROWS][PARTS];
 #pragma unroll
-        for (int i = 0; i < ROWS * PARTS; i++) {
-            const int r = i / PARTS, n = i % PARTS, row = rows.first + r * rows.step;
-            const bool there = row < b.at.rows && n < b.at.parts;
-            const float2 *at =
-                (const float2 *)(const void *)decode_latent_part(b, there ? row : 0) +
-                (there ? n * EACH : 0);
-            x[r][n][0] = there ? __ldcg(at + thread) : float2{0, 0};
-            x[r][n][1] = there ? __ldcg(at + HALF + thread) : float2{0, 0};
-            end[r][n] = there ? __ldcg(at + LAST) : float2{-INFINITY, 0};
+        for (int r = 0; r < S::ROWS; r++) {
+            const bool has_row = first + r * step < b.at.rows;
+            const float2 *part = (const float2 *)(const void *)decode_latent_part(
+                b, has_row ? first + r * step : first);
+#pragma unroll
+            for (int n = 0; n < PARTS; n++, part += S::PAIRS + 1) {
+                const bool there = has_row && n < b.at.parts;
+#pragma unroll
+                for (int i = 0; i < S::EACH; i++)
+                    x[r][n][i] = there ? __ldcg(part + lane + i * S::LANES) : float2{0, 0};
+                end[r][n] = there ? __ldcg(part + S::PAIRS) : float2{-INFINITY, 0};
+            }
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (rows.first + r * rows.step < b.at.rows)
-                decode_latent_end_row<DTYPE, PARTS>(b, b.at.head + rows.first + r * rows.step, x[r],
-                                                    end[r], thread);
+        for (int r = 0; r < S::ROWS; r++)
+            if (first + r * step < b.at.rows)
+                decode_latent_end_row<DTYPE, PARTS>(b, b.at.head + first + r * step, x[r], end[r],
+                                                    lane);
     }
 }
 
-/* Of any number of splits, four rows at a time. */
 template <int DTYPE>
-GPU_FN void decode_latent_join_many(const sm90_latent_block &b, const decode_latent &d, int group,
-                                    decode_latent_rows rows) {
-    enum { AT_ONCE = GPU_ATTENTION_THREADS / 32 };
-    sm90_latent_joined *joined = (sm90_latent_joined *)(void *)d.fresh + group * AT_ONCE;
-    const rope_attention_sequence *s = &b.header->s;
-    const int thread = (int)threadIdx.x % GPU_ATTENTION_THREADS;
-#pragma unroll 1
-    for (; rows.first < b.at.rows; rows.first += AT_ONCE * rows.step) {
-        const int own = rows.first + thread / 32 * rows.step;
-        if (own < b.at.rows)
-            sm90_latent_weights(b.p, b.call, s, b.at.query, b.at.head + own,
-                                decode_latent_part(b, own), b.at.parts, &joined[thread / 32]);
-        sm90_group_barrier(group);
-#pragma unroll 1
-        for (int i = 0, row = rows.first; i < AT_ONCE && row < b.at.rows; i++, row += rows.step)
-            sm90_latent_join_row<DTYPE>(b.call, s, b.at.query, b.at.head + row,
-                                        decode_latent_part(b, row), joined[i], thread);
-        sm90_group_barrier(group);
-    }
-}
-
-/* Groups 0 and 1 have the block's rows in turn. */
-template <int DTYPE>
-GPU_FN void decode_latent_join_rows(const sm90_latent_block &b, const decode_latent &d, int group,
-                                    int2 joiner) {
-    const decode_latent_rows rows = {joiner.x + group * joiner.y, 2 * joiner.y};
+GPU_FN void decode_latent_join_rows(const sm90_latent_block &b, int2 joiner, int thread) {
     if (b.at.parts <= 2)
-        decode_latent_join_few<DTYPE, 2>(b, rows);
+        decode_latent_join_of<DTYPE, 2>(b, joiner, thread);
     else if (b.at.parts <= 4)
-        decode_latent_join_few<DTYPE, 4>(b, rows);
+        decode_latent_join_of<DTYPE, 4>(b, joiner, thread);
     else if (b.at.parts <= 8)
-        decode_latent_join_few<DTYPE, 8>(b, rows);
-    else if (b.at.parts <= 16)
-        decode_latent_join_few<DTYPE, 16>(b, rows);
+        decode_latent_join_of<DTYPE, 8>(b, joiner, thread);
     else
-        decode_latent_join_many<DTYPE>(b, d, group, rows);
+        decode_latent_join_of<DTYPE, SM90_DECODE_LATENT_SPLITS>(b, joiner, thread);
 }
 
 /* Of the groups that add values, behind all that the block leaves. counter: of the thread that
  * counts, of others NULL. */
 template <int DTYPE>
-GPU_FN void decode_latent_join(const sm90_latent_block &b, const decode_latent &d, int group,
+GPU_FN void decode_latent_join(const sm90_latent_block &b, const decode_latent &d, int thread,
                                unsigned long long *counter) {
-    __threadfence();
-    decode_latent_barrier();
+    decode_latent_barrier(); /* counting releases what all have written */
     if (counter)
         d.header->joiner = decode_latent_meet(counter, b.at.parts);
     decode_latent_barrier();
@@ -210,7 +190,7 @@ GPU_FN void decode_latent_join(const sm90_latent_block &b, const decode_latent &
     if (counter && decode_latent_field(decode_latent_count(counter, DECODE_LATENT_KNOWN),
                                        DECODE_LATENT_KNOWN) == joiner.y - 1)
         *counter = DECODE_MARK;
-    decode_latent_join_rows<DTYPE>(b, d, group, joiner);
+    decode_latent_join_rows<DTYPE>(b, joiner, thread);
 }
 
 #endif
