@@ -1,8 +1,9 @@
 /*
  * Decoding of latents in one launch, by the kernel of attention/sm90/latent.h. Blocks rotate their
- * queries in shared memory. A block that sees new keys makes them there, in place of what was
+ * queries in shared memory. A block that sees new keys puts them there, in place of what was
  * copied; of all that make a key one caches it. Blocks that have attended join the splits, each
- * some rows, in the order of splits. So bits are those of "append", and of attention by `latent`.
+ * some rows, or leave that to the join of `latent`. So bits are those of "append", and of attention
+ * by `latent`.
  */
 #ifndef ROPEKIT_GPU_DECODE_SM90_LATENT_H
 #define ROPEKIT_GPU_DECODE_SM90_LATENT_H
