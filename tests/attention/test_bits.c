@@ -663,34 +663,48 @@ static void make_coded(attention_case *c, int64_t count, int64_t dim, int coded)
     c->args.k_cache.scale.data = c->args.v_cache.scale.data = scale;
 }
 
-/* Pages of 8 bits have the bits of what these stand for, also in a table so long that Hopper's
- * kernel converts one head of a sequence after the other. */
+typedef struct coded {
+    int64_t dim, tokens, keys, page, table_pages;
+} coded;
+
+/* Pages of 8 bits have the bits of what these stand for, also in a long table. */
+static void check_coded(const coded *s, const char *kernel) {
+    attention_case c[3];
+    unsigned char *result[3];
+    for (int i = 0; i < 3; i++) {
+        make_pages(&c[i], s->dim, s->dim, s->tokens, s->keys, s->page);
+        make_coded(&c[i], 2 * s->keys * 2 * s->dim, s->dim, i > 0);
+        if (i == 2 && !device_is_host()) {
+            int32_t *table = (int32_t *)(uintptr_t)c[i].args.block_table;
+            const int64_t pages = c[i].args.table_pages;
+            memcpy(table + s->table_pages, table + pages, (size_t)pages * sizeof *table);
+            c[i].args.table_pages = s->table_pages;
+        }
+        attention_describe(&c[i], kernel);
+        result[i] = arena_after(&c[i], kernel);
+        for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
+            check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "of 8 bits");
+    }
+    for (int i = 0; i < 3; i++) {
+        attention_free(&c[i]);
+        free(result[i]);
+    }
+}
+
+/* The table is so long that Hopper's kernel converts one head of a sequence after the other. */
 TEST(attention_bits, pages_of_8_bits) {
-    enum { TOKENS = 70, KEYS = 192, DIM = 128, PAGE = 16, LONG = 20000 };
+    static const coded some = {128, 70, 192, 16, 20000};
     const char *kernel;
     attention_required();
     device_not_provided("bits depend on the layout");
-    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
-        attention_case c[3];
-        unsigned char *result[3];
-        for (int i = 0; i < 3; i++) {
-            make_pages(&c[i], DIM, DIM, TOKENS, KEYS, PAGE);
-            make_coded(&c[i], 2 * KEYS * 2 * DIM, DIM, i > 0);
-            if (i == 2 && !device_is_host()) {
-                int32_t *table = (int32_t *)(uintptr_t)c[i].args.block_table;
-                memcpy(table + LONG, table + KEYS / PAGE, KEYS / PAGE * sizeof *table);
-                c[i].args.table_pages = LONG;
-            }
-            attention_describe(&c[i], kernel);
-            result[i] = arena_after(&c[i], kernel);
-            for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
-                check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "of 8 bits");
-        }
-        for (int i = 0; i < 3; i++) {
-            attention_free(&c[i]);
-            free(result[i]);
-        }
-    }
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++)
+        check_coded(&some, kernel);
+}
+
+/* So is this one. The call has tall tiles, where one key head alone would have none. */
+TEST(attention_bits, tall_tiles_of_8_bits) {
+    static const coded some = {64, 1600, 1856, 64, 8400};
+    check_coded(&some, kernel_beside_products());
 }
 
 enum { PACKED = 4, PACKED_TOKENS = 26 };

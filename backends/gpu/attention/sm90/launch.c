@@ -105,12 +105,12 @@ static void from_rows(rope_append_operand *o) {
 enum { CONVERTERS = 16 };
 
 /* rows: the call, whose cache becomes what is gathered. */
-static gpuError_t gather(const gpu_sm90_call *l, rope_attention_call *rows) {
+static gpuError_t gather(const gpu_sm90_call *l, int32_t tall_from, rope_attention_call *rows) {
     const rope_attention_problem *p = l->problem;
     gpu_gathering how = gpu_attention_gathering(p, rows, l->memory.gathered, 1);
     how.few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
     how.tile = sm90_keys_of_tile(p, 0);
-    if (l->call->rope.tokens >= sm90_tall_from(p, l->call))
+    if (l->call->rope.tokens >= tall_from)
         how.tile *= 3; /* tall tiles end there, too */
     from_rows(&rows->k);
     from_rows(&rows->v);
@@ -119,9 +119,10 @@ static gpuError_t gather(const gpu_sm90_call *l, rope_attention_call *rows) {
         l->stream, l->follows_early);
 }
 
-/* gathered: keys are; tall: tall tiles alone; fresh: tickets are 0; two: launches; behind: the
- * other one is ahead. */
+/* tall_from: of the whole call; gathered: keys are; tall: tall tiles alone; fresh: tickets are 0;
+ * two: launches; behind: the other one is ahead. */
 typedef struct {
+    int32_t tall_from;
     int gathered, tall, fresh, two, behind;
 } sm90_part;
 
@@ -143,6 +144,7 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
     sm90_norm norm = l->norms ? norm_of(l->norms, 0) : (sm90_norm){0};
     const int32_t pack = 1 << schedule.pack;
     schedule.none = none_of(l);
+    schedule.tall_from = part.tall_from;
     schedule.behind = part.behind;
     CUtensorMap maps[4];
     if (!sm90_map_encode(&maps[0], dtype, &q, pack, rows / pack, 1) ||
@@ -183,19 +185,20 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                : error;
 }
 
-/* first: the first launch of its call with these tickets. Where numbers of queries lie on the
- * device a launch of the other tiles follows, which may have none. */
-static gpuError_t attend(const gpu_sm90_call *l, int first) {
-    const int64_t tokens = l->call->rope.tokens, from = sm90_tall_from(l->problem, l->call);
-    const int may = tokens >= from,
+/* tall_from: of the whole call; first: the first launch of its call with these tickets. Where
+ * numbers of queries lie on the device a launch of the other tiles follows, which may have none. */
+static gpuError_t attend(const gpu_sm90_call *l, int32_t tall_from, int first) {
+    const int64_t tokens = l->call->rope.tokens;
+    const int may = tokens >= tall_from,
               two = may && (l->call->rope.position.cu_seqlens || l->call->q_lengths);
     rope_attention_call call = *l->call;
-    sm90_part part = {.gathered = sm90_gathers(l->problem, l->call),
+    sm90_part part = {.tall_from = tall_from,
+                      .gathered = sm90_gathers(l->problem, l->call),
                       .tall = may && l->call->rope.batch * tokens >=
-                                         from * rope_attention_sequences(l->call),
+                                         tall_from * rope_attention_sequences(l->call),
                       .fresh = first && gpu_sm90_rotates(l->problem, l->call),
                       .two = two};
-    gpuError_t error = part.gathered ? gather(l, &call) : gpuSuccess;
+    gpuError_t error = part.gathered ? gather(l, tall_from, &call) : gpuSuccess;
     if (error == gpuSuccess)
         error = attend_part(l, &call, part);
     part.tall = !part.tall;
@@ -206,12 +209,13 @@ static gpuError_t attend(const gpu_sm90_call *l, int first) {
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_problem *p = l->problem;
     const int looks = gpu_sm90_looks_at_pages(p), ahead = looks ? l->follows_early : l->early;
+    const int32_t tall_from = sm90_tall_from(p, l->call);
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
         error = l->keys_too ? launch_keys(l, ahead)
                             : sm90_launch_angles(p, l->call, &l->memory, ahead, l->stream);
     if (!gpu_attention_converts(p))
-        return error == gpuSuccess ? attend(l, 1) : error;
+        return error == gpuSuccess ? attend(l, tall_from, 1) : error;
     const size_t row =
         sm90_has_rows(l->call) ? (size_t)l->call->rope.tokens * gpu_sm90_angles(p) : 0;
     gpu_attention_part part = {0};
@@ -222,7 +226,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
         one.call = &call;
         one.memory.failed += part.sequence;
         one.memory.angles = (char *)one.memory.angles + (size_t)part.sequence * row;
-        error = attend(&one, first);
+        error = attend(&one, tall_from, first);
     }
     return error;
 }
