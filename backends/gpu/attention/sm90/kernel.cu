@@ -51,11 +51,13 @@ template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_map
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
     gpu_attention_sm90_pages(GPU_PARAMETER rope_attention_problem problem,
                              GPU_PARAMETER rope_attention_call call, int32_t *failed, int few,
-                             int32_t *none) {
+                             int32_t *none, uint32_t *tickets) {
     const int64_t sequences = rope_attention_sequences(&call), group = gpu_attention_group(&call);
     int many = 0;
     gpu_wait_for_last();
     gpu_let_next_start();
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        tickets[0] = tickets[1] = 0;
     for (int64_t n = threadIdx.x; none && blockIdx.x == 0 && n < sequences; n += blockDim.x)
         many |=
             rope_attention_segment_of(&call.rope.position, call.q_lengths, n).count * group > few;
@@ -119,6 +121,11 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                     schedule.each,
                     schedule.tiles};
     const int group = (int)threadIdx.x / 128;
+    if (T::ORDERED && schedule.behind && !sm90_may_have<T>(b)) {
+        if (blockIdx.x == 0)
+            gpu_wait_for_last(); /* as below */
+        return;
+    }
     if (threadIdx.x == 32) {
         sm90_prefetch_map(&q);
         sm90_prefetch_map(&k);

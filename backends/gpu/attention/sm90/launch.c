@@ -85,8 +85,12 @@ static int32_t *none_of(const gpu_sm90_call *l) {
 static gpuError_t launch_pages(const gpu_sm90_call *l) {
     int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
     int32_t *none = none_of(l);
-    void *arguments[] = {(void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call,
-                         (void *)(uintptr_t)&l->memory.failed, &few, &none};
+    void *arguments[] = {(void *)(uintptr_t)l->problem,
+                         (void *)(uintptr_t)l->call,
+                         (void *)(uintptr_t)&l->memory.failed,
+                         &few,
+                         &none,
+                         (void *)(uintptr_t)&l->memory.tickets};
     const dim3 grid = {(uint32_t)gpu_at_most(rope_attention_sequences(l->call), 65535), 1, 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_pages_kernel, grid, block, arguments, 0, l->stream,
@@ -117,6 +121,15 @@ static gpuError_t gather(const gpu_sm90_call *l, int32_t tall_from, rope_attenti
     return gpu_attention_launch_gather(
         p, l->call, &how, gpu_attention_converts(p) ? CONVERTERS * l->multiprocessors : INT32_MAX,
         l->stream, l->follows_early);
+}
+
+/* Tickets become 0 by a launch that may start early and lets others, as no memset does. */
+static gpuError_t launch_reset(const gpu_sm90_call *l, const rope_attention_call *call, int early) {
+    sm90_positions p = {.tickets = l->memory.tickets};
+    void *arguments[] = {&p, (void *)(uintptr_t)l->problem, (void *)(uintptr_t)call};
+    const dim3 one = {1, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, one, one, arguments, 0, l->stream,
+                             early);
 }
 
 /* tall_from: of the whole call; gathered: keys are; tall: tall tiles alone; fresh: tickets are 0;
@@ -160,9 +173,12 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
         (void)sm90_count_tiles(call, SM90_ROWS, &most);
     const int rotates = schedule.rotation.pairs > 0,
               resets = !part.fresh && most.tiles > ROUNDS * l->multiprocessors;
+    int early = rotates || looks || part.behind ? l->follows_early : l->early;
     gpuError_t error = gpuSuccess;
-    if (resets)
-        error = cudaMemsetAsync(l->memory.tickets, 0, 2 * sizeof *schedule.tickets, l->stream);
+    if (resets) {
+        error = launch_reset(l, call, early);
+        early = l->follows_early;
+    }
     void *arguments[] = {&maps[0],
                          &maps[1],
                          &maps[2],
@@ -175,7 +191,6 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
     const void *const simple = schedule.simple && schedule.tokens >= 0 ? sm90_simple_of(p) : NULL;
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {128 + 2 * (uint32_t)rows, 1, 1};
-    const int early = (rotates || looks || part.behind ? l->follows_early : l->early) && !resets;
     return error == gpuSuccess
                ? gpu_launch_kernel(l->norms ? sm90_normed_of(p)
                                    : simple ? simple
@@ -196,7 +211,8 @@ static gpuError_t attend(const gpu_sm90_call *l, int32_t tall_from, int first) {
                       .gathered = sm90_gathers(l->problem, l->call),
                       .tall = may && l->call->rope.batch * tokens >=
                                          tall_from * rope_attention_sequences(l->call),
-                      .fresh = first && gpu_sm90_rotates(l->problem, l->call),
+                      .fresh = first && (gpu_sm90_rotates(l->problem, l->call) ||
+                                         gpu_sm90_looks_at_pages(l->problem)),
                       .two = two};
     gpuError_t error = part.gathered ? gather(l, tall_from, &call) : gpuSuccess;
     if (error == gpuSuccess)
