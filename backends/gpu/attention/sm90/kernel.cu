@@ -56,14 +56,15 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
     int many = 0;
     gpu_wait_for_last();
     gpu_let_next_start();
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        tickets[0] = tickets[1] = 0;
     for (int64_t n = threadIdx.x; none && blockIdx.x == 0 && n < sequences; n += blockDim.x)
         many |=
             rope_attention_segment_of(&call.rope.position, call.q_lengths, n).count * group > few;
     many = __syncthreads_or(many);
-    if (none && blockIdx.x == 0 && threadIdx.x == 0)
-        *none = !many;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        tickets[0] = tickets[1] = 0;
+        if (none)
+            *none = !many;
+    }
     for (int64_t n = blockIdx.x; n < sequences; n += gridDim.x) {
         const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, n);
         const int good = s.fails || s.q_count * group <= few ||
@@ -121,7 +122,8 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                     schedule.each,
                     schedule.tiles};
     const int group = (int)threadIdx.x / 128;
-    if (T::ORDERED && schedule.behind && !sm90_may_have<T>(b)) {
+    /* The kernel of other tiles does without: each of its tiles would take 1 % longer. */
+    if (T::TALL && schedule.behind && !sm90_may_have<T>(b)) {
         if (blockIdx.x == 0)
             gpu_wait_for_last(); /* as below */
         return;
