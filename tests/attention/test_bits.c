@@ -423,6 +423,97 @@ TEST(attention_bits, queries_that_rotate_beside_products) {
     check_beside_products(96, 16);
 }
 
+/* Heads of k that the launch ahead of those queries rotates: of sizes that are no powers of two, of
+ * rows that share ids, in place by the inverse of scaled angles, with tokens side by side. */
+static void make_keys_ahead(attention_case *c, int i) {
+    static const int64_t dims[4] = {48, 80, 112, 64}, heads[4] = {6, 3, 5, 9};
+    const int64_t dim = dims[i], k_heads = heads[i], tokens = (1 << 22) / (4 * k_heads * dim) + 5;
+    const int rows = i == 1 ? 2 : 1;
+    make_plain(c, i & 1 ? ROPE_F16 : ROPE_BF16, dim, tokens * rows,
+               tokens * rows * k_heads + tokens, 4 * k_heads);
+    rope_args *a = &c->args.rope;
+    int64_t *ids = (int64_t *)((uintptr_t)c->args.v.in +
+                               (uintptr_t)(tokens * rows * k_heads * dim) * sizeof(uint16_t));
+    a->tokens = c->args.k_tokens = tokens;
+    a->k.heads = c->args.v.heads = k_heads;
+    a->batch = c->parts = rows;
+    for (int n = 0; n < rows; n++)
+        c->q_count[n] = c->k_count[n] = tokens;
+    c->desc.window = 40;
+    if (i == 1) {
+        for (int64_t n = 0; n < tokens; n++)
+            ids[n] = 31 * n % 5003 - 7;
+        a->position_ids = c->args.k_position_ids = ids;
+        a->position_stride[2] = c->args.k_position_stride[2] = 1;
+    }
+    if (i == 2) {
+        a->k.out = (void *)(uintptr_t)a->k.in;
+        c->desc.rope.direction = ROPE_INVERSE;
+        c->desc.rope.rope_type = ROPE_TYPE_LINEAR;
+        c->desc.rope.factor = 3;
+    }
+    if (i == 3)
+        memcpy(a->k.in_stride, (const int64_t[4]){tokens * k_heads * dim, dim, tokens * dim, 1},
+               sizeof a->k.in_stride);
+}
+
+TEST(attention_bits, keys_that_rotate_ahead_of_products) {
+    const char *kernel = kernel_beside_products();
+    for (int i = 0; i < 4; i++) {
+        attention_case c;
+        make_keys_ahead(&c, i);
+        attention_describe(&c, kernel);
+        unsigned char *expected = arena_after(&c, kernel), *ahead = arena_after(&c, "tiles");
+        const size_t k = (size_t)((const unsigned char *)c.args.rope.k.in - c.base.arena);
+        CHECK(expected && ahead, "declined");
+        check_unfused(&c, kernel, expected);
+        CHECK(memcmp(expected + k, ahead + k, c.base.bytes - k) == 0, "k.out differs");
+        free(expected);
+        free(ahead);
+        attention_free(&c);
+    }
+}
+
+/* Sequences first to first + count - 1 of a packed case in a call of their own. */
+static void check_some(const attention_case *c, const char *kernel, const unsigned char *expected,
+                       int64_t first, int64_t count) {
+    const int64_t *ends = (const int64_t *)c->args.rope.cu_seqlens + first;
+    const int64_t row = c->args.rope.q.heads * c->desc.rope.head_dim * 2;
+    const size_t out = (size_t)((unsigned char *)c->args.out.data - c->base.arena);
+    attention_case some = *c;
+    some.args.rope.cu_seqlens = some.args.k_cu_seqlens = ends;
+    some.args.rope.sequences = count;
+    unsigned char *result = arena_after(&some, kernel);
+    CHECK(memcmp(result + out + ends[0] * row, expected + out + ends[0] * row,
+                 (size_t)((ends[count] - ends[0]) * row)) == 0,
+          "%lld sequences from %lld on differ", (long long)count, (long long)first);
+    free(result);
+}
+
+/* So many sequences that Hopper's blocks do not look at all ahead of their tiles, or do not keep
+ * what they have seen. One has tall tiles. */
+TEST(attention_bits, many_packed_sequences) {
+    enum { SEQUENCES = 2100, LONG = 6200, TOKENS = SEQUENCES / 10 * 45 + LONG, ROOM = 300 };
+    static const int64_t most[2] = {700, 300};
+    const char *kernel = kernel_beside_products();
+    attention_case c;
+    make_plain(&c, ROPE_BF16, 64, TOKENS, TOKENS + ROOM, 8);
+    int64_t *ends = (int64_t *)((uintptr_t)c.args.v.in + TOKENS * 64 * sizeof(uint16_t));
+    for (int64_t n = ends[0] = 0; n < SEQUENCES; n++)
+        ends[n + 1] = ends[n] + (n == SEQUENCES / 2 ? LONG : n % 10);
+    c.args.k_tokens = TOKENS;
+    c.args.rope.cu_seqlens = c.args.k_cu_seqlens = ends;
+    c.args.rope.sequences = SEQUENCES;
+    attention_describe(&c, kernel);
+    unsigned char *expected = arena_after(&c, kernel);
+    CHECK(expected, "declined");
+    for (int i = 0; i < 2; i++)
+        for (int64_t first = 0; first < SEQUENCES; first += most[i])
+            check_some(&c, kernel, expected, first, most[i]);
+    free(expected);
+    attention_free(&c);
+}
+
 /* They are written to q.out, too, as a launch ahead of other kernels writes them. */
 TEST(attention_bits, queries_that_are_written_beside_products) {
     enum { TOKENS = 4200, DIM = 128, HEADS = 8 };
@@ -663,34 +754,48 @@ static void make_coded(attention_case *c, int64_t count, int64_t dim, int coded)
     c->args.k_cache.scale.data = c->args.v_cache.scale.data = scale;
 }
 
-/* Pages of 8 bits have the bits of what these stand for, also in a table so long that Hopper's
- * kernel converts one head of a sequence after the other. */
+typedef struct coded {
+    int64_t dim, tokens, keys, page, table_pages;
+} coded;
+
+/* Pages of 8 bits have the bits of what these stand for, also in a long table. */
+static void check_coded(const coded *s, const char *kernel) {
+    attention_case c[3];
+    unsigned char *result[3];
+    for (int i = 0; i < 3; i++) {
+        make_pages(&c[i], s->dim, s->dim, s->tokens, s->keys, s->page);
+        make_coded(&c[i], 2 * s->keys * 2 * s->dim, s->dim, i > 0);
+        if (i == 2 && !device_is_host()) {
+            int32_t *table = (int32_t *)(uintptr_t)c[i].args.block_table;
+            const int64_t pages = c[i].args.table_pages;
+            memcpy(table + s->table_pages, table + pages, (size_t)pages * sizeof *table);
+            c[i].args.table_pages = s->table_pages;
+        }
+        attention_describe(&c[i], kernel);
+        result[i] = arena_after(&c[i], kernel);
+        for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
+            check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "of 8 bits");
+    }
+    for (int i = 0; i < 3; i++) {
+        attention_free(&c[i]);
+        free(result[i]);
+    }
+}
+
+/* The table is so long that Hopper's kernel converts one head of a sequence after the other. */
 TEST(attention_bits, pages_of_8_bits) {
-    enum { TOKENS = 70, KEYS = 192, DIM = 128, PAGE = 16, LONG = 20000 };
+    static const coded some = {128, 70, 192, 16, 20000};
     const char *kernel;
     attention_required();
     device_not_provided("bits depend on the layout");
-    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
-        attention_case c[3];
-        unsigned char *result[3];
-        for (int i = 0; i < 3; i++) {
-            make_pages(&c[i], DIM, DIM, TOKENS, KEYS, PAGE);
-            make_coded(&c[i], 2 * KEYS * 2 * DIM, DIM, i > 0);
-            if (i == 2 && !device_is_host()) {
-                int32_t *table = (int32_t *)(uintptr_t)c[i].args.block_table;
-                memcpy(table + LONG, table + KEYS / PAGE, KEYS / PAGE * sizeof *table);
-                c[i].args.table_pages = LONG;
-            }
-            attention_describe(&c[i], kernel);
-            result[i] = arena_after(&c[i], kernel);
-            for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
-                check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "of 8 bits");
-        }
-        for (int i = 0; i < 3; i++) {
-            attention_free(&c[i]);
-            free(result[i]);
-        }
-    }
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++)
+        check_coded(&some, kernel);
+}
+
+/* So is this one. The call has tall tiles, where one key head alone would have none. */
+TEST(attention_bits, tall_tiles_of_8_bits) {
+    static const coded some = {64, 1600, 1856, 64, 8400};
+    check_coded(&some, kernel_beside_products());
 }
 
 enum { PACKED = 4, PACKED_TOKENS = 26 };

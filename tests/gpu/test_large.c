@@ -1,7 +1,9 @@
 /* Tensors of more than 2^31 elements, in place, of one head, and of so many that blocks come out
  * even: the first token, the last, and those on either side of element 2^31 are compared with the
- * CPU's. */
+ * CPU's. More heads than a grid has blocks. */
 #include "tests/gpu/fixture.h"
+
+#include <ropekit/attention.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +102,97 @@ TEST(large, more_than_31_bits_of_elements) {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (int32_t mode = ROPE_ANGLE_EXACT; mode <= ROPE_ANGLE_F32; mode++)
             rotate_and_check(f.device, &shapes[i], slab, mode);
+    free(slab);
+    fixture_close(&f);
+}
+
+/* --- heads --- */
+
+enum {
+    SMALL_DIM = 16,
+    SMALL_TOKENS = 9,
+    K_HEADS = 4 * 65535 + 3, /* a block has four */
+    Q_HEADS = 2 * K_HEADS,
+    K_BYTES = SMALL_TOKENS * K_HEADS * SMALL_DIM * 2
+};
+
+/* Memory of queries, keys, values, results, queries and keys that are rotated. */
+typedef struct parts {
+    rope_device *device;
+    void *q, *k, *v, *out[2], *q_out, *k_out;
+} parts;
+
+static void attend(const parts *m, int rotated) {
+    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    rope_attention_args a = ROPE_ATTENTION_ARGS_INIT;
+    rope_attention_bounds bounds = {sizeof bounds, 1, SMALL_TOKENS, 0, 0, Q_HEADS, K_HEADS};
+    rope_plan *plan = NULL;
+    void *workspace = NULL;
+    desc.rope.backend = GPU_BACKEND_NAME;
+    desc.rope.kernel = "sm90";
+    desc.rope.dtype = ROPE_BF16;
+    desc.rope.head_dim = SMALL_DIM;
+    desc.rotation = rotated ? ROPE_ATTENTION_ROTATE_NONE : ROPE_ATTENTION_ROTATE_QK;
+    if (rope_attention_plan_create(&desc, &plan) != ROPE_OK)
+        SKIP("%s", rope_last_error());
+    a.rope.batch = 1;
+    a.rope.tokens = SMALL_TOKENS;
+    a.rope.q = (rope_tensor){.in = rotated ? m->q_out : m->q, .heads = Q_HEADS};
+    a.rope.k = (rope_tensor){.in = rotated ? m->k_out : m->k, .heads = K_HEADS};
+    a.v = (rope_tensor){.in = m->v, .heads = K_HEADS};
+    a.out.data = m->out[rotated];
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &a.workspace_bytes));
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(m->device, a.workspace_bytes, &workspace));
+    a.workspace = workspace;
+    CHECK_STATUS(ROPE_OK, rope_attention(plan, &a));
+    CHECK_STATUS(ROPE_OK, rope_device_synchronize(m->device));
+    CHECK_STATUS(ROPE_OK, rope_device_free(m->device, workspace));
+    rope_plan_destroy(plan);
+}
+
+static void rotate_heads(const parts *m) {
+    rope_desc desc = ROPE_DESC_INIT;
+    rope_args args = ROPE_ARGS_INIT;
+    rope_plan *plan = NULL;
+    desc.backend = GPU_BACKEND_NAME;
+    desc.dtype = ROPE_BF16;
+    desc.head_dim = SMALL_DIM;
+    CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
+    args.batch = 1;
+    args.tokens = SMALL_TOKENS;
+    args.q = (rope_tensor){.in = m->q, .out = m->q_out, .heads = Q_HEADS};
+    args.k = (rope_tensor){.in = m->k, .out = m->k_out, .heads = K_HEADS};
+    CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
+    rope_plan_destroy(plan);
+}
+
+/* Hopper's kernel, whose launch ahead rotates keys in blocks of some heads. */
+TEST(large, more_heads_of_k_than_blocks) {
+    static fixture f;
+    fixture_open(&f, 0, FIXTURE_PLAIN);
+    parts m = {.device = f.device};
+    void **const list[] = {&m.q, &m.out[0], &m.out[1], &m.q_out, &m.k, &m.v, &m.k_out};
+    char *slab = malloc(2 * SLAB_BYTES), *other = slab + SLAB_BYTES;
+    CHECK(slab != NULL, "no memory");
+    for (int i = 0; i < 7; i++)
+        if (rope_device_alloc(f.device, (size_t)K_BYTES * (i < 4 ? 2 : 1), list[i]) != ROPE_OK)
+            SKIP("%s", rope_last_error());
+    const shape q = {NULL, ROPE_BF16, (int64_t)K_BYTES / (DIM * 2) * 2, 1},
+                k = {NULL, ROPE_BF16, (int64_t)K_BYTES / (DIM * 2), 1};
+    fill(f.device, m.q, slab, &q);
+    fill(f.device, m.k, slab, &k);
+    fill(f.device, m.v, slab, &k);
+    attend(&m, 0);
+    rotate_heads(&m);
+    attend(&m, 1);
+    for (size_t at = 0; at < (size_t)K_BYTES * 2; at += SLAB_BYTES) {
+        const size_t rest = (size_t)K_BYTES * 2 - at, part = rest < SLAB_BYTES ? rest : SLAB_BYTES;
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(f.device, slab, (char *)m.out[0] + at, part));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(f.device, other, (char *)m.out[1] + at, part));
+        CHECK(memcmp(slab, other, part) == 0, "bytes from %zu on differ", at);
+    }
+    for (int i = 0; i < 7; i++)
+        CHECK_STATUS(ROPE_OK, rope_device_free(f.device, *list[i]));
     free(slab);
     fixture_close(&f);
 }

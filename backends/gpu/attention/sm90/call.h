@@ -61,7 +61,8 @@ const void *sm90_normed_of(const rope_attention_problem *problem);
 
 sm90_cap sm90_cap_of(const rope_attention_problem *problem);
 
-/* Queries of a sequence from which it has tall tiles; SM90_FAR: none has. */
+/* Queries of a sequence from which it has tall tiles, by the heads of the whole call, whatever a
+ * part of it has; SM90_FAR: none has. */
 int32_t sm90_tall_from(const rope_attention_problem *problem, const rope_attention_call *call);
 
 /* Bytes of a launch's shared memory; depends: on lengths that lie on the device. */
@@ -70,7 +71,7 @@ int32_t sm90_shared_of(const rope_attention_problem *problem, int tall, int depe
 /* 0 where there are too many tiles of `rows` rows to count. */
 int sm90_count_tiles(const rope_attention_call *call, int32_t rows, sm90_schedule *schedule);
 
-/* page: sm90_page_of() where keys are read from pages, else 0. */
+/* Of whatever tall_from. page: sm90_page_of() where keys are read from pages, else 0. */
 sm90_schedule sm90_schedule_of(const rope_attention_problem *problem,
                                const rope_attention_call *call, int tall, int32_t page,
                                const int32_t *failed, const gpu_sm90_memory *memory, int splits);

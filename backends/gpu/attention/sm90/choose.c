@@ -31,7 +31,8 @@ static sm90_room room_of(const rope_attention_problem *p) {
     return rooms[heads_of(p)];
 }
 
-/* Elements of queries from which a pass over them takes longer than the launch that has angles. */
+/* Elements of queries beyond which a pass over them takes longer than the launch that has angles. A
+ * pass that looks for lengths is long. */
 enum { LONG_PASS = 1 << 22 };
 
 int sm90_has_angles(const rope_problem *r) {
@@ -52,8 +53,9 @@ static int rotates_here(const rope_attention_problem *p, const rope_attention_ca
     return GPU_SM90_QUERIES(room_of(p).dim) == 2 &&
            (sm90_pack_of(shares) > 0 || (shares > 1 && call->k_tokens >= LONG_ENOUGH) ||
             sm90_stands_by_lengths(call)) &&
-           call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch >=
-               LONG_PASS / p->head_dim &&
+           (sm90_stands_by_lengths(call) ||
+            call->rope.tensor[0].heads * call->rope.tokens * call->rope.batch * p->head_dim >
+                LONG_PASS) &&
            sm90_has_angles(&p->rope) && !call->rope.position.offsets;
 }
 
@@ -262,7 +264,7 @@ int gpu_sm90_rotates_keys(const rope_attention_problem *p, const rope_attention_
                           call->k_tokens, call->k.heads,     p->head_dim};
     return gpu_sm90_rotates(p, call) && p->rotates[1] && 2 * p->rope.pairs == p->head_dim &&
            call->k.in && !sm90_depends(call) && gpu_attention_stands_alike(call) &&
-           sm90_map_fits(&in);
+           call->k.heads <= SM90_HEADS_AHEAD * GPU_GENERIC_Y_MOST && sm90_map_fits(&in);
 }
 
 int gpu_sm90_normalises(const rope_attention_problem *p, const rope_attention_call *call,

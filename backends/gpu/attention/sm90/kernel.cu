@@ -51,7 +51,7 @@ template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_map
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
     gpu_attention_sm90_pages(GPU_PARAMETER rope_attention_problem problem,
                              GPU_PARAMETER rope_attention_call call, int32_t *failed, int few,
-                             int32_t *none) {
+                             int32_t *none, uint32_t *tickets) {
     const int64_t sequences = rope_attention_sequences(&call), group = gpu_attention_group(&call);
     int many = 0;
     gpu_wait_for_last();
@@ -60,8 +60,11 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
         many |=
             rope_attention_segment_of(&call.rope.position, call.q_lengths, n).count * group > few;
     many = __syncthreads_or(many);
-    if (none && blockIdx.x == 0 && threadIdx.x == 0)
-        *none = !many;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        tickets[0] = tickets[1] = 0;
+        if (none)
+            *none = !many;
+    }
     for (int64_t n = blockIdx.x; n < sequences; n += gridDim.x) {
         const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, n);
         const int good = s.fails || s.q_count * group <= few ||
@@ -119,6 +122,12 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                     schedule.each,
                     schedule.tiles};
     const int group = (int)threadIdx.x / 128;
+    /* The kernel of other tiles does without: each of its tiles would take 1 % longer. */
+    if (T::TALL && schedule.behind && !sm90_may_have<T>(b)) {
+        if (blockIdx.x == 0)
+            gpu_wait_for_last(); /* as below */
+        return;
+    }
     if (threadIdx.x == 32) {
         sm90_prefetch_map(&q);
         sm90_prefetch_map(&k);

@@ -161,13 +161,14 @@ extern const void *const gpu_attention_sm90_latent_kernels[2][2];
  * SM90_HEADS_AHEAD heads, in blocks over tokens and heads. Positions depend on no lengths. */
 extern const void *const gpu_attention_sm90_keys_kernels[2];
 
-/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none): a
- * block of GPU_ATTENTION_THREADS threads says of a sequence of more than `few` rows whether its
- * table has a page that the cache lacks, and of those that are packed whether there is none. */
+/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none,
+ * uint32_t *tickets): a block of GPU_ATTENTION_THREADS threads says of a sequence of more than
+ * `few` rows whether its table has a page that the cache lacks, and of those that are packed
+ * whether there is none; two tickets are set to 0. */
 extern const void *const gpu_attention_sm90_pages_kernel;
 
 /* Takes (sm90_positions, rope_attention_problem, rope_attention_call): a thread of
- * SM90_ANGLE_THREADS computes four angles. */
+ * SM90_ANGLE_THREADS computes four angles, of which there may be none. */
 extern const void *const gpu_attention_sm90_angles_kernel;
 
 #ifdef __cplusplus

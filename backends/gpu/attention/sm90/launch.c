@@ -85,8 +85,12 @@ static int32_t *none_of(const gpu_sm90_call *l) {
 static gpuError_t launch_pages(const gpu_sm90_call *l) {
     int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
     int32_t *none = none_of(l);
-    void *arguments[] = {(void *)(uintptr_t)l->problem, (void *)(uintptr_t)l->call,
-                         (void *)(uintptr_t)&l->memory.failed, &few, &none};
+    void *arguments[] = {(void *)(uintptr_t)l->problem,
+                         (void *)(uintptr_t)l->call,
+                         (void *)(uintptr_t)&l->memory.failed,
+                         &few,
+                         &none,
+                         (void *)(uintptr_t)&l->memory.tickets};
     const dim3 grid = {(uint32_t)gpu_at_most(rope_attention_sequences(l->call), 65535), 1, 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_pages_kernel, grid, block, arguments, 0, l->stream,
@@ -105,12 +109,12 @@ static void from_rows(rope_append_operand *o) {
 enum { CONVERTERS = 16 };
 
 /* rows: the call, whose cache becomes what is gathered. */
-static gpuError_t gather(const gpu_sm90_call *l, rope_attention_call *rows) {
+static gpuError_t gather(const gpu_sm90_call *l, int32_t tall_from, rope_attention_call *rows) {
     const rope_attention_problem *p = l->problem;
     gpu_gathering how = gpu_attention_gathering(p, rows, l->memory.gathered, 1);
     how.few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
     how.tile = sm90_keys_of_tile(p, 0);
-    if (l->call->rope.tokens >= sm90_tall_from(p, l->call))
+    if (l->call->rope.tokens >= tall_from)
         how.tile *= 3; /* tall tiles end there, too */
     from_rows(&rows->k);
     from_rows(&rows->v);
@@ -119,9 +123,19 @@ static gpuError_t gather(const gpu_sm90_call *l, rope_attention_call *rows) {
         l->stream, l->follows_early);
 }
 
-/* gathered: keys are; tall: tall tiles alone; fresh: tickets are 0; two: launches; behind: the
- * other one is ahead. */
+/* Tickets become 0 by a launch that may start early and lets others, as no memset does. */
+static gpuError_t launch_reset(const gpu_sm90_call *l, const rope_attention_call *call, int early) {
+    sm90_positions p = {.tickets = l->memory.tickets};
+    void *arguments[] = {&p, (void *)(uintptr_t)l->problem, (void *)(uintptr_t)call};
+    const dim3 one = {1, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, one, one, arguments, 0, l->stream,
+                             early);
+}
+
+/* tall_from: of the whole call; gathered: keys are; tall: tall tiles alone; fresh: tickets are 0;
+ * two: launches; behind: the other one is ahead. */
 typedef struct {
+    int32_t tall_from;
     int gathered, tall, fresh, two, behind;
 } sm90_part;
 
@@ -143,6 +157,7 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
     sm90_norm norm = l->norms ? norm_of(l->norms, 0) : (sm90_norm){0};
     const int32_t pack = 1 << schedule.pack;
     schedule.none = none_of(l);
+    schedule.tall_from = part.tall_from;
     schedule.behind = part.behind;
     CUtensorMap maps[4];
     if (!sm90_map_encode(&maps[0], dtype, &q, pack, rows / pack, 1) ||
@@ -158,9 +173,12 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
         (void)sm90_count_tiles(call, SM90_ROWS, &most);
     const int rotates = schedule.rotation.pairs > 0,
               resets = !part.fresh && most.tiles > ROUNDS * l->multiprocessors;
+    int early = rotates || looks || part.behind ? l->follows_early : l->early;
     gpuError_t error = gpuSuccess;
-    if (resets)
-        error = cudaMemsetAsync(l->memory.tickets, 0, 2 * sizeof *schedule.tickets, l->stream);
+    if (resets) {
+        error = launch_reset(l, call, early);
+        early = l->follows_early;
+    }
     void *arguments[] = {&maps[0],
                          &maps[1],
                          &maps[2],
@@ -173,7 +191,6 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
     const void *const simple = schedule.simple && schedule.tokens >= 0 ? sm90_simple_of(p) : NULL;
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {128 + 2 * (uint32_t)rows, 1, 1};
-    const int early = (rotates || looks || part.behind ? l->follows_early : l->early) && !resets;
     return error == gpuSuccess
                ? gpu_launch_kernel(l->norms ? sm90_normed_of(p)
                                    : simple ? simple
@@ -183,19 +200,21 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                : error;
 }
 
-/* first: the first launch of its call with these tickets. Where numbers of queries lie on the
- * device a launch of the other tiles follows, which may have none. */
-static gpuError_t attend(const gpu_sm90_call *l, int first) {
-    const int64_t tokens = l->call->rope.tokens, from = sm90_tall_from(l->problem, l->call);
-    const int may = tokens >= from,
+/* tall_from: of the whole call; first: the first launch of its call with these tickets. Where
+ * numbers of queries lie on the device a launch of the other tiles follows, which may have none. */
+static gpuError_t attend(const gpu_sm90_call *l, int32_t tall_from, int first) {
+    const int64_t tokens = l->call->rope.tokens;
+    const int may = tokens >= tall_from,
               two = may && (l->call->rope.position.cu_seqlens || l->call->q_lengths);
     rope_attention_call call = *l->call;
-    sm90_part part = {.gathered = sm90_gathers(l->problem, l->call),
+    sm90_part part = {.tall_from = tall_from,
+                      .gathered = sm90_gathers(l->problem, l->call),
                       .tall = may && l->call->rope.batch * tokens >=
-                                         from * rope_attention_sequences(l->call),
-                      .fresh = first && gpu_sm90_rotates(l->problem, l->call),
+                                         tall_from * rope_attention_sequences(l->call),
+                      .fresh = first && (gpu_sm90_rotates(l->problem, l->call) ||
+                                         gpu_sm90_looks_at_pages(l->problem)),
                       .two = two};
-    gpuError_t error = part.gathered ? gather(l, &call) : gpuSuccess;
+    gpuError_t error = part.gathered ? gather(l, tall_from, &call) : gpuSuccess;
     if (error == gpuSuccess)
         error = attend_part(l, &call, part);
     part.tall = !part.tall;
@@ -206,12 +225,13 @@ static gpuError_t attend(const gpu_sm90_call *l, int first) {
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_problem *p = l->problem;
     const int looks = gpu_sm90_looks_at_pages(p), ahead = looks ? l->follows_early : l->early;
+    const int32_t tall_from = sm90_tall_from(p, l->call);
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
         error = l->keys_too ? launch_keys(l, ahead)
                             : sm90_launch_angles(p, l->call, &l->memory, ahead, l->stream);
     if (!gpu_attention_converts(p))
-        return error == gpuSuccess ? attend(l, 1) : error;
+        return error == gpuSuccess ? attend(l, tall_from, 1) : error;
     const size_t row =
         sm90_has_rows(l->call) ? (size_t)l->call->rope.tokens * gpu_sm90_angles(p) : 0;
     gpu_attention_part part = {0};
@@ -222,7 +242,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
         one.call = &call;
         one.memory.failed += part.sequence;
         one.memory.angles = (char *)one.memory.angles + (size_t)part.sequence * row;
-        error = attend(&one, first);
+        error = attend(&one, tall_from, first);
     }
     return error;
 }

@@ -77,6 +77,20 @@ template <class T> GPU_FN int sm90_is_kind(const sm90_schedule &order, const sm9
            (!T::ORDERED || (s.q_count >= order.tall_from) == T::TALL);
 }
 
+/* Whether some sequence may have tiles of this kind, by its number of queries alone. A launch
+ * behind that of the other kind seldom has one, and ends at once. By a block. */
+template <class T> GPU_FN int sm90_may_have(const sm90_block &b) {
+    const rope_attention_problem *p = sm90_opaque(b.p);
+    const rope_attention_call *call = sm90_opaque(b.call);
+    int found = 0;
+    for (int64_t n = threadIdx.x; n < rope_attention_sequences(call); n += blockDim.x) {
+        sm90_sequence s = {};
+        s.q_count = (int32_t)rope_attention_sequence_of(p, call, n).q_count;
+        found |= s.q_count > 0 && sm90_is_kind<T>(*b.schedule, s);
+    }
+    return __syncthreads_or(found);
+}
+
 /* Looks at sequences whose lengths lie on the device, ahead of the first tile, which waits for
  * loads one behind another otherwise, and counts tiles of this kind. By a block. */
 template <class T> GPU_FN void sm90_look(sm90_block &b) {

@@ -149,6 +149,12 @@ GPU_FN void sm90_writes_known(void) {
 
 /* --- registers and shared memory --- */
 
+/* p; what is read there is kept in no registers for those who read it again. */
+template <class T> GPU_FN const T *sm90_opaque(const T *p) {
+    asm volatile("" : "+l"(p));
+    return p;
+}
+
 template <int REGISTERS> GPU_FN void sm90_registers_fewer(void) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }

@@ -63,7 +63,6 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
     const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
     sm90_schedule s = {.shares = (int32_t)shares,
                        .pack = sm90_pack_of(shares),
-                       .tall_from = sm90_tall_from(p, call),
                        .tokens = sm90_depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
                        .k_tokens = (int32_t)call->k_tokens,
                        .page = page,
