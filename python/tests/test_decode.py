@@ -8,6 +8,8 @@ import pytest
 import ropekit
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 op = torch.ops.ropekit.decode
 HEADS, KV, DIM, SIZE = 8, 2, 64, 4
@@ -160,11 +162,56 @@ def test_no_tokens(device: str) -> None:
 
 
 def test_mutation_is_declared() -> None:
-    for name in ("decode", "decode_no_grad"):
-        arguments = getattr(torch.ops.ropekit, name).default._schema.arguments
+    ops = torch.ops.ropekit
+    few, caches = ops.decode_no_grad.few, {"k_cache", "v_cache"}
+    for operator in (ops.decode.default, ops.decode_no_grad.default, few):
+        arguments = operator._schema.arguments
         written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
-        of_scales = {"k_scale_out", "v_scale_out"}
-        assert written == {"k_cache", "v_cache", "position_flag", *of_scales}
+        assert written == caches | (
+            set() if operator is few else {"k_scale_out", "v_scale_out", "position_flag"}
+        )
+
+
+class _Seen(TorchDispatchMode):
+    """Names the operators of the library that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if operator.namespace == "ropekit":
+            self.names.append(str(operator))
+        return operator(*args, **kwargs or {})
+
+
+def test_a_usual_call_has_few_arguments(device: str) -> None:
+    lengths, tensors = lengths_of(device), tokens_of(device)
+    weights = dict.fromkeys(("q_weight", "k_weight"), torch.ones(DIM, device=device))
+    sinks = {"sinks": torch.zeros(HEADS, device=device)}
+    for options, name in (({}, "few"), ({**weights, **NORM}, "few"), (sinks, "default")):
+        caches = caches_of(device)
+        others = {name: x.clone() for name, x in caches.items()}
+        with _Seen() as seen:
+            found = ropekit.decode(*tensors, **caches, k_lengths=lengths, **options)
+        assert seen.names == [f"ropekit.decode_no_grad.{name}"]
+        assert torch.equal(found, ropekit.decode(*tensors, **others, k_lengths=lengths, **options))
+        assert torch.equal(caches["k_cache"], others["k_cache"])
+
+
+def test_fake_tensors(device: str) -> None:
+    with FakeTensorMode():
+        q, k, v = (torch.empty(3, 1, n, DIM, device=device) for n in (HEADS, KV, KV))
+        lengths = torch.empty(3, dtype=torch.int64, device=device)
+        caches = torch.empty(2, 9, SIZE, KV, DIM, device=device)
+        table = torch.empty(3, 3, dtype=torch.int64, device=device)
+        found = ropekit.decode(
+            q, k, v, k_cache=caches[0], v_cache=caches[1], k_lengths=lengths, block_table=table
+        )
+    assert found.shape == q.shape
+    assert found.device == q.device
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.int8])
