@@ -289,8 +289,9 @@ def _call(arguments: Any, written: list[Tensor]) -> Tensor:
             return _OPERATOR(*arguments)  # type: ignore[no-any-return]
         if torch.is_grad_enabled() and _may_require(arguments):
             refuse_gradients(given_of(arguments).items())
+        is_apart = not torch.is_inference_mode_enabled()
         for x in written:
-            if x.is_neg() or x.is_inference():
+            if x.is_neg() or (is_apart and x.is_inference()):
                 check_may_write(_written(arguments))
         direct = _DIRECT if len(arguments) > _FEW + 1 else _DIRECT_FEW
         found: Tensor = direct(*arguments)

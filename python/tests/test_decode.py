@@ -237,6 +237,19 @@ def test_what_is_written_is_counted(device: str) -> None:
         ropekit.decode(q, k.clone().requires_grad_(), v, **caches, k_lengths=lengths)
 
 
+def test_caches_of_inference_mode(device: str) -> None:
+    tensors, lengths, known = tokens_of(device), lengths_of(device), caches_of(device)
+    with torch.inference_mode():
+        caches = {name: x.clone() for name, x in known.items()}
+        found = ropekit.decode(*tensors, **caches, k_lengths=lengths)
+    assert torch.equal(found, ropekit.decode(*tensors, **known, k_lengths=lengths))
+    assert torch.equal(caches["v_cache"], known["v_cache"])
+    before = caches["v_cache"].clone()
+    with pytest.raises(RuntimeError, match=r"k_cache is an inference tensor; allowed in place"):
+        ropekit.decode(*tensors, **caches, k_lengths=lengths + 1)
+    assert torch.equal(caches["v_cache"], before)
+
+
 @pytest.mark.compiles
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiles_without_a_break(backend: str, device: str) -> None:
