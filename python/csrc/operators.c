@@ -180,7 +180,7 @@ static void derive(const signature *s, StableIValue *stack) {
 static const argument decode_list[] = {
     {"q", TENSOR, ANY, ANY, OF(append.in[PART_Q])},
     {"k", TENSOR, ANY, ANY, OF(append.in[PART_K])},
-    {"v", TENSOR, ANY, ANY, OF(append.in[PART_V])},
+    {"v", TENSOR, ANY, 0, OF(append.in[PART_V])},
     {"config", TEXT, ANY, 0, OF(append.config)},
     {"k_cache", TENSOR, ANY, ANY, OF(append.cache[PART_K])},
     {"v_cache", TENSOR, ANY, ANY, OF(append.cache[PART_V])},

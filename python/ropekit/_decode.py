@@ -40,7 +40,9 @@ from ropekit._operators import (
 def _argument(name: str) -> str:
     letter = "abcde"[WRITTEN.index(name)] if name in WRITTEN else ""
     kind = f"Tensor{f'({letter}!)' if letter else ''}"
-    return f"{kind} {name}" if name in ALWAYS else f"{kind}? {name}=None"
+    if name in ALWAYS:
+        return f"{kind} {name}"
+    return f"{kind}? {name}{'' if name == 'v' else '=None'}"  # ahead of what has no default
 
 
 def _schema(names: tuple[str, ...]) -> str:
@@ -52,7 +54,7 @@ def _fake(*arguments: Any) -> Tensor:
     check_decode(given)
     settle(given)
     q, config = given["q"], arguments[3]
-    width = given["v"].shape[-1]
+    width = given.get("v", given["v_cache"]).shape[-1]
     return by_token([*q.shape[:-1], width], layout_for(q, config), q.dtype, q.device)
 
 
@@ -122,7 +124,7 @@ _KEYWORDS = frozenset({*Options.__annotations__, *CACHES, "k_lengths"})
 def decode(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     *,
     k_cache: Tensor,
     v_cache: Tensor,
@@ -173,7 +175,9 @@ def decode(
 
     Tensors:
         q, k, v: of the new tokens, [batch, tokens, heads, head_dim], [tokens, heads, head_dim] of
-            packed sequences, or the order of `layout`; the heads of k and v divide those of q.
+            packed sequences, or the order of `layout`; the heads of k and v divide those of q. v is
+            None where values are the first elements of cached keys, as of DeepSeek's absorbed MLA:
+            v_cache is then a view of k_cache, as k_cache[..., :512], and has its scales.
         k_lengths: [sequences], int32 or int64, keys of each sequence with the new ones, which are
             its last.
 
@@ -212,8 +216,8 @@ def decode(
     """
     if fields:
         refuse_fields(fields, _KEYWORDS, "LayerFields")
-    are_tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)
-    if not (are_tensors and isinstance(k_lengths, Tensor)):
+    are_tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(k_lengths, Tensor)
+    if not (are_tensors and (isinstance(v, Tensor) or v is None)):
         _refuse_others(q, k, v, k_lengths)
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))  # type: ignore[assignment]
@@ -253,8 +257,9 @@ def decode(
 
 def _refuse_others(*tensors: Any) -> None:
     for name, x in zip(("q", "k", "v", "k_lengths"), tensors, strict=True):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
+        if not isinstance(x, Tensor) and (name != "v" or x is not None):
+            more = " or None" if name == "v" else ""
+            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor{more}")
 
 
 def _is_unread(slots: Tensor | None, text: str) -> bool:
@@ -279,7 +284,7 @@ def _may_require(arguments: Any) -> bool:
     q, k, v, _, k_cache, v_cache, _, _, _, *weights = arguments
     if len(weights) > 2 or weights[0] is not None or weights[1] is not None:
         return True
-    are_wanted = q.requires_grad or k.requires_grad or v.requires_grad
+    are_wanted = q.requires_grad or k.requires_grad or (v is not None and v.requires_grad)
     return bool(are_wanted or k_cache.requires_grad or v_cache.requires_grad)
 
 

@@ -88,17 +88,20 @@ class Decode(Attention):
 
     @cached_property
     def new_tokens(self):
-        """k and v of the new tokens [sequence, token, head, dim], k as it was before it rotated."""
+        """k as it was before it rotated, and v unless keys hold it, of the new tokens [sequence, token, head,
+        dim]."""
         first = self.keys - self.tokens
         begins = [first + i * self.pages_each * self.page_size for i in range(self.batch)]
         keys, values = zip(*(self.held(x, x + self.tokens) for x in begins), strict=True)
         keys = [self.angles(x, first, -1) for x in keys]
-        return [torch.stack(x).to(self.dtype) for x in (keys, values)]
+        k, v = (torch.stack(x).to(self.dtype) for x in (keys, values))
+        return k, None if self.v_in_k else v
 
     @property
     def scales(self):
         """By the names that peers have for them."""
-        return {"k_scale": self.scale, "v_scale": self.scale} if self.is_narrow else {}
+        parts = "k" if self.v_in_k else "kv"
+        return {f"{part}_scale": self.scale for part in parts} if self.is_narrow else {}
 
     @cached_property
     def rotated_queries(self):
