@@ -9,9 +9,9 @@ double *attention_gather(const oracle_attention *o, const oracle_part *s, int32_
     const int64_t dim = oracle_attention_head_dim(o, tensor);
     double *all = calloc((size_t)(s->k_count * dim) + 1, sizeof *all);
     for (int64_t i = s->k_begin; all && i < s->k_count; i++) {
-        const oracle_element first = oracle_attention_at(o, s, tensor, i, head, 0);
-        for (int64_t e = 0; e < dim; e++)
-            all[(i - s->k_begin) * dim + e] = oracle_load(first.dtype, first.array, first.at + e);
+        oracle_element at = oracle_attention_at(o, s, tensor, i, head, 0);
+        for (int64_t e = 0; e < dim; e++, at.at++)
+            all[(i - s->k_begin) * dim + e] = oracle_attention_load(o, &at);
     }
     return all;
 }

@@ -139,10 +139,12 @@ static void add_listed(cJSON *object, const options *full, const char *names) {
             add_value(object, f, options_value(full, f));
 }
 
-/* The fields of some groups that are not 0. */
+/* The fields of some groups, and of a decode's cache, that are not 0. */
 static void add_group(cJSON *object, const options *full, option_group one, option_group other) {
     for (const option_field *f = option_fields; f < option_fields + option_field_count; f++) {
-        cJSON *value = f->group == one || f->group == other ? options_value(full, f) : NULL;
+        const bool is_wanted =
+            f->group == one || f->group == other || (full->decode && option_is_store(f));
+        cJSON *value = is_wanted ? options_value(full, f) : NULL;
         const bool is_zero = value && cJSON_IsRaw(value) && strcmp(value->valuestring, "0") == 0;
         if (value && !is_zero && !is_listed(" rope-type rope-theta ", f))
             add_value(object, f, value);

@@ -52,7 +52,7 @@ typedef struct suite_row {
 /* Queries of DeepSeek-V3, which absorb the projection of keys and values, over these rows. */
 #define MLA_ABSORBED                                                                               \
     " --q-heads=128 --k-heads=1 --head-dim=576 --v-head-dim=512 --rotary-dim=64 "                  \
-    "--rotary-offset=512 --kv-cache=table --v-in-k --keys="
+    "--rotary-offset=512 --v-in-k"
 #define ONE_HEAD " --q-heads=1 --k-heads=0"
 #define HEADS32_32 " --k-heads=32"
 #define HEADS64_8 " --q-heads=64"
@@ -205,8 +205,8 @@ static const suite_row rows[] = {
     ATTENTION("decode, 32K keys", PAGED "32768", "1x1", TWO, "8x1 32x1 64x1 128x1"),
     ATTENTION("decode, 128K keys", PAGED "131072", "1x1", TWO, "8x1 16x1"),
     ATTENTION("decode, window 4K, 32K keys", " --window=4096" PAGED "32768", "1x1 8x1", "bf16", ""),
-    ATTENTION("MLA decode, 8K keys", MLA_ABSORBED "8192", "", "bf16", "1x1 8x1 64x1"),
-    ATTENTION("MLA decode, 32K keys", MLA_ABSORBED "32768", "", "bf16", "1x1 8x1 32x1"),
+    ATTENTION("MLA decode, 8K keys", MLA_ABSORBED PAGED "8192", "", "bf16", "1x1 8x1 64x1"),
+    ATTENTION("MLA decode, 32K keys", MLA_ABSORBED PAGED "32768", "", "bf16", "1x1 8x1 32x1"),
     DECODE("1K keys", "1024", "1x1 8x1", "4x1 32x1 64x1 128x1 256x1"),
     DECODE("8K keys", "8192", "1x1", "4x1 8x1 32x1 64x1 128x1 256x1"),
     DECODE("32K keys", "32768", "", "1x1 4x1 8x1 32x1 64x1"),
@@ -214,7 +214,19 @@ static const suite_row rows[] = {
     DECODE("700 keys", "700", "", "64x1"),
     DECODE("20000 keys", "20000", "", "1x1"),
     DECODE("28/4 heads, 5000 keys", "5000 --q-heads=28 --k-heads=4", "", "4x1"),
+    DECODE("heads of 64, 1K keys", "1024 --head-dim=64" HEADS64_8, "1x1", "8x1 64x1 256x1"),
     DECODE("heads of 64, 8K keys", "8192 --head-dim=64" HEADS64_8, "", "1x1 8x1 64x1"),
+    DECODE("heads of 64, 32K keys", "32768 --head-dim=64" HEADS64_8, "", "1x1 8x1 32x1"),
+    DECODE("fp8, 1K keys", "1024" FP8, "1x1", "8x1 64x1 256x1"),
+    DECODE("fp8, 8K keys", "8192" FP8, "", "1x1 8x1 64x1"),
+    DECODE("fp8, 128K keys", "131072" FP8, "", "1x1 8x1"),
+    DECODE("fp8, heads of 64, 8K keys", "8192 --head-dim=64" HEADS64_8 FP8, "", "1x1 8x1 64x1"),
+    DECODE("MLA, 1K keys", "1024" MLA_ABSORBED, "1x1", "8x1 64x1 256x1"),
+    DECODE("MLA, 8K keys", "8192" MLA_ABSORBED, "", "1x1 8x1 64x1"),
+    DECODE("MLA, 32K keys", "32768" MLA_ABSORBED, "", "1x1 8x1 32x1"),
+    DECODE("MLA, 128K keys", "131072" MLA_ABSORBED, "", "1x1 4x1"),
+    DECODE("MLA, fp8, 1K keys", "1024" MLA_ABSORBED FP8, "1x1", "64x1"),
+    DECODE("MLA, fp8, 8K keys", "8192" MLA_ABSORBED FP8, "", "1x1 8x1 64x1"),
     DECODE("8K keys, 4 tokens", "8192", "1x4", "8x4 64x4"),
     TUNED_PROMPTS("32/32 heads", HEADS32_32),
     TUNED_PROMPTS("32/8 heads", ""),

@@ -1,5 +1,6 @@
 #include "bench/operation/operation.h"
 #include "bench/output/message.h"
+#include "bench/support/random.h"
 #include "bench/workload/placement.h"
 #include "bench/workload/target.h"
 
@@ -24,9 +25,11 @@ rope_attention_args attention_args_on(const workload *w, const rope_attention_ar
         char *saved = !between && turns && o->backward ? out + w->out[t].start : NULL;
         *tensors[t] = workload_tensor(o, t, cached && t != CHECK_Q ? NULL : at, saved);
     }
-    if (cached) {
-        a.k_cache.data = in + w->in[CHECK_K].start;
-        a.v_cache.data = in + w->in[CHECK_V].start;
+    for (int t = CHECK_K; cached && t <= CHECK_V; t++) {
+        rope_cache *cache = t == CHECK_K ? &a.k_cache : &a.v_cache;
+        cache->data = in + w->in[t].start;
+        if (shape_part(o, t)->scale)
+            cache->scale.data = in + w->scale[t].start;
     }
     if (cached && o->v_in_k) {
         const int64_t row = o->desc.head_dim * o->k_heads;
@@ -234,13 +237,16 @@ static void lay_out(workload *w) {
         const int64_t tokens = shape_elements(o, t);
         const int64_t paged = shape_product(w->on_device.attention.pages, w->attention.page_size,
                                             shape_heads(o, t), shape_dim(o, t));
-        const bool turns = shape_rotates(o, t);
+        const bool turns = shape_rotates(o, t), pages = t != CHECK_Q && w->attention.cache;
         if (t == CHECK_V && o->v_in_k) {
             w->in[t] = w->in[CHECK_K];
+            w->scale[t] = w->scale[CHECK_K];
             continue;
         }
-        w->in[t] =
-            workload_take(&w->in_bytes, dtype, t != CHECK_Q && w->attention.cache ? paged : tokens);
+        w->in[t] = workload_take(&w->in_bytes, pages ? shape_store_dtype(o, t) : dtype,
+                                 pages ? paged : tokens);
+        if (pages)
+            w->scale[t] = workload_take(&w->in_bytes, ROPE_F32, shape_part(o, t)->scale != 0);
         if (o->decode && t != CHECK_Q)
             w->fresh[t] = workload_take(&w->in_bytes, dtype, tokens);
         if (turns)
@@ -311,6 +317,16 @@ static bool check_decode(const options *o) {
     return true;
 }
 
+static bool check_scales(const options *o) {
+    for (int t = CHECK_K; t <= CHECK_V; t++)
+        if (o->decode && shape_part(o, t)->scale > ROPE_SCALE_TENSOR) {
+            message("--%s-scale is given; allowed with --decode is tensor",
+                    t == CHECK_K ? "k" : "v");
+            return false;
+        }
+    return true;
+}
+
 static bool check_options(const options *o) {
     if (!o->appends.cache && o->keys && o->keys != o->tokens) {
         message("--keys is %lld; allowed without --kv-cache is --tokens, %lld", (long long)o->keys,
@@ -326,7 +342,7 @@ static bool check_options(const options *o) {
         message("nondeterministic is given; allowed is none without --backward");
         return false;
     }
-    return check_decode(o) && check_boundaries(o);
+    return check_decode(o) && check_scales(o) && check_boundaries(o);
 }
 
 static bool describe(workload *w) {
@@ -339,6 +355,10 @@ static bool describe(workload *w) {
     d->nondeterministic = o->nondeterministic;
     d->cache = o->appends.cache;
     d->page_size = o->appends.cache ? shape_page_size(o) : o->appends.page_size;
+    d->k.dtype = o->appends.k.store_dtype;
+    d->k.scale = o->appends.k.scale;
+    d->v.dtype = o->appends.v.store_dtype;
+    d->v.scale = o->appends.v.scale;
     if (!check_options(o) || !target_desc(o, &d->rope))
         return false;
     if (d->rotation == ROPE_ATTENTION_ROTATE_NONE)
@@ -347,6 +367,18 @@ static bool describe(workload *w) {
     w->alone.rope = target_without_rotation(&d->rope);
     w->alone.rotation = ROPE_ATTENTION_ROTATE_NONE;
     return true;
+}
+
+/* Codes below infinity and NaN, and scales. */
+static void fill_narrow(const workload *w) {
+    uint64_t state = (uint64_t)w->o->seed;
+    for (int t = CHECK_K; t <= CHECK_V; t++) {
+        char *codes = w->inputs + w->in[t].start;
+        for (size_t i = 0; w->in[t].dtype >= ROPE_F8E4M3 && i < w->in[t].bytes; i++)
+            codes[i] = (char)(random_bits(&state) & 0xbf);
+        if (w->scale[t].bytes)
+            *(float *)(void *)(w->inputs + w->scale[t].start) = 1.0F / 4;
+    }
 }
 
 static bool create_set(workload *w) {
@@ -363,6 +395,7 @@ static bool create_set(workload *w) {
     lay_out(w);
     if (!workload_allocate(w))
         return false;
+    fill_narrow(w);
     w->flops = shape_flops(o); /* goes through the tokens, of which there is room for so many */
     return workload_upload(w) && place_lists(w);
 }

@@ -12,6 +12,10 @@ static rope_decode_desc describe(const workload *w) {
     d.append.rope = a->rope;
     d.append.rotation = off ? ROPE_ROTATION_OFF : ROPE_ROTATION_ON;
     d.append.v_head_dim = a->v_head_dim;
+    d.append.k.store_dtype = a->k.dtype;
+    d.append.k.scale = a->k.scale;
+    d.append.v.store_dtype = a->v.dtype;
+    d.append.v.scale = a->v.scale;
     d.append.cache = a->cache;
     d.append.page_size = a->page_size;
     d.mask = a->mask;

@@ -224,3 +224,10 @@ const option_field option_fields[] = {
 };
 
 const int32_t option_field_count = sizeof option_fields / sizeof option_fields[0];
+
+bool option_is_store(const option_field *field) {
+    return field->offset == offsetof(options, appends.k.store_dtype) ||
+           field->offset == offsetof(options, appends.k.scale) ||
+           field->offset == offsetof(options, appends.v.store_dtype) ||
+           field->offset == offsetof(options, appends.v.scale);
+}

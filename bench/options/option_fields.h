@@ -2,6 +2,7 @@
 #ifndef ROPEKIT_BENCH_OPTION_FIELDS_H
 #define ROPEKIT_BENCH_OPTION_FIELDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -49,5 +50,8 @@ typedef struct option_field {
 
 extern const option_field option_fields[];
 extern const int32_t option_field_count;
+
+/* Whether it says how k or v is stored, which decode reads too. */
+bool option_is_store(const option_field *field);
 
 #endif

@@ -107,6 +107,8 @@ options options_usual(void) {
 /* The operations that read an option, as the reason of a refusal has them; NULL where the options'
  * does. */
 static const char *readers(const options *o, const option_field *field) {
+    if (option_is_store(field))
+        return o->append || o->decode ? NULL : "--append or --decode";
     if (field->group == OPTION_APPEND)
         return o->append ? NULL : "--append";
     if (field->group == OPTION_ATTENTION)

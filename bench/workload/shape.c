@@ -162,16 +162,22 @@ static int64_t kinds(const options *o) {
 
 static size_t attention_bytes(const options *o) {
     const int64_t v_dim = shape_dim(o, CHECK_V), dims = o->desc.head_dim + v_dim;
+    const int64_t tokens = shape_product(o->batch, o->decode ? o->tokens : 0, 1, 1);
+    size_t bytes =
+        dtype_bytes(o->desc.dtype) * (size_t)shape_product(o->batch, o->tokens, o->q_heads, dims);
     int64_t keys = 0;
     for (int64_t n = 0; n < kinds(o); n++) {
         const shape_sequence s = shape_sequence_of(o, n);
         keys += s.queries ? s.keys - keys_of(o, &s, 0).first : 0;
     }
-    const size_t elements = (size_t)shape_product(o->batch, o->tokens, o->q_heads, dims) +
-                            (size_t)shape_product(o->batch, keys + (o->decode ? 2 * o->tokens : 0),
-                                                  o->k_heads, o->v_in_k ? dims - v_dim : dims);
+    for (int t = CHECK_K; t <= (o->v_in_k ? CHECK_K : CHECK_V); t++) {
+        const size_t stored = dtype_bytes(shape_store_dtype(o, t));
+        const int64_t heads = shape_product(o->k_heads, shape_dim(o, t), 1, 1);
+        bytes += stored * (size_t)shape_product(o->batch, keys, heads, 1) +
+                 (stored + dtype_bytes(o->desc.dtype)) * (size_t)shape_product(tokens, heads, 1, 1);
+    }
     /* a gradient for each tensor */
-    return elements * dtype_bytes(o->desc.dtype) / 2 * (o->backward ? 2 : 1);
+    return bytes / 2 * (o->backward ? 2 : 1);
 }
 
 double shape_flops(const options *o) {

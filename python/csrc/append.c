@@ -44,6 +44,10 @@ const tensor *append_lead(const append_call *c, const char **name) {
     return c->cache[PART_K].handle ? &c->cache[PART_K] : NULL;
 }
 
+int append_shares_cache(const append_call *c, int part) {
+    return c->attended && part == PART_V && !source(c, PART_V);
+}
+
 /* ---- checks that do not need the plan ---- */
 
 static const char *check_out(const tensor *lead, const tensor *in, const tensor *out, int part) {
@@ -89,7 +93,7 @@ static const char *check_one(const append_call *c, const tensor *lead, const cha
         error = part == PART_Q ? fail("q_out is not given; allowed is a tensor")
                                : fail("%s and %s are None; allowed is one of them at least",
                                       cache_names[part], out_names[part]);
-    if (!error && !in && !moves && cache->handle)
+    if (!error && !in && !moves && cache->handle && !append_shares_cache(c, part))
         error = fail("%s is given; allowed is None without %s", cache_names[part], names[part]);
     if (!error && !in && !moves && c->weight[part].handle)
         error = fail("%s is given; allowed is None without %s", weight_names[part], names[part]);
@@ -205,9 +209,10 @@ static const char *put_caches(const append_call *c, rope_append_args *args,
                               const int64_t heads[PARTS]) {
     const stored k = stored_of(c, PART_K), v = stored_of(c, PART_V);
     const rope_args *rope = &args->rope;
+    const int64_t v_heads = heads[append_shares_cache(c, PART_V) ? PART_K : PART_V];
     const char *error = put_cache(&k, heads[PART_K], head_dim_of(c, PART_K), &args->k_cache);
     if (!error)
-        error = put_cache(&v, heads[PART_V], head_dim_of(c, PART_V), &args->v_cache);
+        error = put_cache(&v, v_heads, head_dim_of(c, PART_V), &args->v_cache);
     if (error || (!args->k_cache.data && !args->v_cache.data))
         return error;
     error = put_pages(k.data, v.data, &args->pages);

@@ -27,6 +27,9 @@ const char *append_run(append_call *c);
 /* The tensor that the others are compared with, and its name; NULL where none is given. */
 const tensor *append_lead(const append_call *c, const char **name);
 
+/* Whether a part has no tensor, as its cache is the first elements of k's: attention's values. */
+int append_shares_cache(const append_call *c, int part);
+
 /* Checks that need no plan; *position_dtype is 0 where index tensors are of two types. */
 const char *append_check(const append_call *c, const tensor *lead, const char *lead_name,
                          int32_t *position_dtype);

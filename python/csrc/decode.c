@@ -24,9 +24,27 @@ static void share(decode_call *c) {
     to->inputs = from->inputs;
 }
 
+/* Values within keys are cached, and have their scale, with those. */
+static const char *check_values(const append_call *c) {
+    const tensor *k = &c->cache[PART_K], *v = &c->cache[PART_V];
+    if (!append_shares_cache(c, PART_V))
+        return NULL;
+    if (c->scale[PART_V].handle || c->scale_out[PART_V].handle)
+        return fail("%s is given; allowed is None without v",
+                    c->scale[PART_V].handle ? "v_scale" : "v_scale_out");
+    int same = tensor_read(k) == tensor_read(v) && k->dtype == v->dtype && k->dims == v->dims;
+    for (int64_t d = 0; d < k->dims && same; d++)
+        same = v->sizes[d] <= k->sizes[d] && (v->sizes[d] <= 1 || k->strides[d] == v->strides[d]);
+    return same ? NULL
+                : fail("v_cache lies elsewhere than k_cache; allowed without v is its first "
+                       "elements");
+}
+
 static const char *check_all(const decode_call *c, int32_t *position_dtype) {
     const append_call *append = &c->append;
     const char *error = append_check(append, &append->in[PART_Q], "q", position_dtype);
+    if (!error)
+        error = check_values(append);
     if (!error)
         error = attention_check_masks(&c->attention);
     if (!error && c->max_seqlen_q && !append->inputs.cu_seqlens.handle)
@@ -41,6 +59,8 @@ static const plan_entry *plan_of(const decode_call *c, int32_t position_dtype, c
     plan_key key = append_key(&c->append, &c->append.in[PART_Q], position_dtype);
     key.operation = OPERATION_DECODE;
     key.store_dtype[PART_Q] = 0;
+    if (append_shares_cache(&c->append, PART_V))
+        key.scale[PART_V] = key.scale[PART_K];
     key.sink_dtype = c->attention.sinks.handle ? c->attention.sinks.dtype : 0;
     key.tree = c->attention.tree_bits.handle != NULL;
     return plan_for(&key, error);
@@ -102,6 +122,8 @@ static const char *put_all(decode_call *c, const plan_entry *entry, rope_attenti
                            rope_decode_args *args) {
     const tensor *q = &c->append.in[PART_Q];
     const char *error = append_put(&c->append, q, entry, &args->append);
+    if (append_shares_cache(&c->append, PART_V))
+        args->append.v_cache.scale = args->append.k_cache.scale;
     if (!error)
         error = put_attention(c, entry, attention, args);
     if (error)

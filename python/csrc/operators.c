@@ -178,17 +178,17 @@ static void derive(const signature *s, StableIValue *stack) {
 
 #define OF(member) offsetof(decode_call, member)
 static const argument decode_list[] = {
-    {"q", TENSOR, FULL, FULL, OF(append.in[PART_Q])},
-    {"k", TENSOR, FULL, FULL, OF(append.in[PART_K])},
-    {"v", TENSOR, FULL, FULL, OF(append.in[PART_V])},
-    {"config", TEXT, FULL, 0, OF(append.config)},
-    {"k_cache", TENSOR, FULL, FULL, OF(append.cache[PART_K])},
-    {"v_cache", TENSOR, FULL, FULL, OF(append.cache[PART_V])},
-    {"k_lengths", TENSOR, FULL, FULL, OF(append.inputs.k_lengths)},
-    OPTION(block_table, append.block_table),
-    OPTION(positions, append.inputs.position_ids),
-    OPTION(q_weight, append.weight[PART_Q]),
-    OPTION(k_weight, append.weight[PART_K]),
+    {"q", TENSOR, ANY, ANY, OF(append.in[PART_Q])},
+    {"k", TENSOR, ANY, ANY, OF(append.in[PART_K])},
+    {"v", TENSOR, ANY, 0, OF(append.in[PART_V])},
+    {"config", TEXT, ANY, 0, OF(append.config)},
+    {"k_cache", TENSOR, ANY, ANY, OF(append.cache[PART_K])},
+    {"v_cache", TENSOR, ANY, ANY, OF(append.cache[PART_V])},
+    {"k_lengths", TENSOR, ANY, ANY, OF(append.inputs.k_lengths)},
+    {"block_table", TENSOR, ANY, 0, OF(append.block_table)},
+    {"positions", TENSOR, ANY, 0, OF(append.inputs.position_ids)},
+    {"q_weight", TENSOR, ANY, 0, OF(append.weight[PART_Q])},
+    {"k_weight", TENSOR, ANY, 0, OF(append.weight[PART_K])},
     OPTION(sinks, attention.sinks),
     OPTION(k_scale, append.scale[PART_K]),
     OPTION(v_scale, append.scale[PART_V]),
@@ -266,6 +266,7 @@ static void merge(const signature *s, StableIValue *stack) {
     DEFAULT(attention_backward, derive, BACKWARD)                                                  \
     DEFAULT(decode, decode, FULL)                                                                  \
     DEFAULT(decode_no_grad, decode, FULL)                                                          \
+    OVERLOAD(decode_no_grad, few, decode, FEW)                                                     \
     DEFAULT(attention_merge, merge, FULL)                                                          \
     DEFAULT(attention_merge_no_grad, merge, FULL)
 

@@ -297,8 +297,9 @@ def _call(arguments: Any, results: Any) -> None:
             return
         if torch.is_grad_enabled():
             refuse_gradients(_named(arguments))
+        is_apart = not torch.is_inference_mode_enabled()
         for x in written:
-            if x.is_neg() or x.is_inference():
+            if x.is_neg() or (is_apart and x.is_inference()):
                 check_may_write(_written(arguments))
         _DIRECT(*arguments)
     except (AttributeError, RuntimeError) as error:

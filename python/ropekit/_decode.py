@@ -40,12 +40,13 @@ from ropekit._operators import (
 def _argument(name: str) -> str:
     letter = "abcde"[WRITTEN.index(name)] if name in WRITTEN else ""
     kind = f"Tensor{f'({letter}!)' if letter else ''}"
-    return f"{kind} {name}" if name in ALWAYS else f"{kind}? {name}=None"
+    if name in ALWAYS:
+        return f"{kind} {name}"
+    return f"{kind}? {name}{'' if name == 'v' else '=None'}"  # ahead of what has no default
 
 
-_SCHEMA = ", ".join(
-    (*map(_argument, ARGUMENTS[:3]), "str config", *map(_argument, ARGUMENTS[3:]))
-) + "".join(f", SymInt {name}=0" for name in NUMBERS)
+def _schema(names: tuple[str, ...]) -> str:
+    return ", ".join((*map(_argument, names[:3]), "str config", *map(_argument, names[3:])))
 
 
 def _fake(*arguments: Any) -> Tensor:
@@ -53,12 +54,15 @@ def _fake(*arguments: Any) -> Tensor:
     check_decode(given)
     settle(given)
     q, config = given["q"], arguments[3]
-    width = given["v"].shape[-1]
+    width = given.get("v", given["v_cache"]).shape[-1]
     return by_token([*q.shape[:-1], width], layout_for(q, config), q.dtype, q.device)
 
 
+_SCHEMA = _schema(ARGUMENTS) + "".join(f", SymInt {name}=0" for name in NUMBERS)
 for _name in ("decode", "decode_no_grad"):  # the second for a caller that counts what is written
     define(_name, f"({_SCHEMA}) -> Tensor", _fake)
+_FEW = ARGUMENTS.index("k_weight") + 1  # that most calls give: PyTorch takes its time over each
+define("decode_no_grad.few", f"({_schema(ARGUMENTS[:_FEW])}) -> Tensor", _fake)
 
 
 def _written(arguments: Any) -> dict[str, Tensor]:
@@ -79,6 +83,7 @@ def _counted(keyset: Any, *arguments: Any) -> Tensor:
 implement("decode", _counted, "ADInplaceOrView", with_keyset=True)
 _OPERATOR = torch.ops.ropekit.decode.default
 _DIRECT: Any = torch.ops.ropekit.decode_no_grad.default._op
+_DIRECT_FEW: Any = torch.ops.ropekit.decode_no_grad.few._op
 
 
 class Options(LayerFields, total=False):
@@ -119,7 +124,7 @@ _KEYWORDS = frozenset({*Options.__annotations__, *CACHES, "k_lengths"})
 def decode(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     *,
     k_cache: Tensor,
     v_cache: Tensor,
@@ -170,7 +175,9 @@ def decode(
 
     Tensors:
         q, k, v: of the new tokens, [batch, tokens, heads, head_dim], [tokens, heads, head_dim] of
-            packed sequences, or the order of `layout`; the heads of k and v divide those of q.
+            packed sequences, or the order of `layout`; the heads of k and v divide those of q. v is
+            None where values are the first elements of cached keys, as of DeepSeek's absorbed MLA:
+            v_cache is then a view of k_cache, as k_cache[..., :512], and has its scales.
         k_lengths: [sequences], int32 or int64, keys of each sequence with the new ones, which are
             its last.
 
@@ -207,10 +214,11 @@ def decode(
     Raises:
         TypeError, ValueError, RuntimeError: as `append` does; nothing is written then.
     """
-    refuse_fields(fields, _KEYWORDS, "LayerFields")
-    for name, x in (("q", q), ("k", k), ("v", v), ("k_lengths", k_lengths)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
+    if fields:
+        refuse_fields(fields, _KEYWORDS, "LayerFields")
+    are_tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(k_lengths, Tensor)
+    if not (are_tensors and (isinstance(v, Tensor) or v is None)):
+        _refuse_others(q, k, v, k_lengths)
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))  # type: ignore[assignment]
         k_scale, k_scale_out = (
@@ -232,18 +240,26 @@ def decode(
         elif positions is None and cu_seqlens is not None and not _is_unread(slots, text):
             sequence_offsets = _starts(q, text, k_lengths, cu_seqlens)
     arguments: Any = (q, k, v, text, k_cache, v_cache, k_lengths, block_table, positions)
-    weights = q_weight, k_weight, sinks, k_scale, v_scale, k_scale_out, v_scale_out
-    # PyTorch takes its time over each argument, so that what is last and not given stays out.
+    arguments = (*arguments, q_weight, k_weight)  # those of _DIRECT_FEW
     usual = slots is cu_seqlens is cache_starts is sequence_offsets is sequence_lengths is None
     usual = usual and v_weight is tree_mask is k_positions is cos is sin is position_flag is None
-    if not usual or offset or tree_keys or max_seqlen_k is not None or max_seqlen_q is not None:
-        places = slots, cu_seqlens, cache_starts, sequence_offsets, sequence_lengths, v_weight
-        others = tree_mask, k_positions, cos, sin, position_flag
-        most = number("max_seqlen_k", max_seqlen_k), number("max_seqlen_q", max_seqlen_q)
-        arguments = (*arguments, *weights, *places, *others, offset, tree_keys or 0, *most)
-    elif any(x is not None for x in weights):
-        arguments = (*arguments, *weights)
-    return _call(arguments, (k_cache, v_cache, k_scale_out, v_scale_out, position_flag))
+    usual = usual and sinks is k_scale is v_scale is k_scale_out is v_scale_out is None
+    if usual and not (offset or tree_keys) and max_seqlen_k is max_seqlen_q is None:
+        return _call(arguments, [k_cache, v_cache])
+    stored = sinks, k_scale, v_scale, k_scale_out, v_scale_out
+    places = slots, cu_seqlens, cache_starts, sequence_offsets, sequence_lengths, v_weight
+    others = tree_mask, k_positions, cos, sin, position_flag
+    most = number("max_seqlen_k", max_seqlen_k), number("max_seqlen_q", max_seqlen_q)
+    arguments = (*arguments, *stored, *places, *others, offset, tree_keys or 0, *most)
+    results = k_cache, v_cache, k_scale_out, v_scale_out, position_flag
+    return _call(arguments, [x for x in results if x is not None])
+
+
+def _refuse_others(*tensors: Any) -> None:
+    for name, x in zip(("q", "k", "v", "k_lengths"), tensors, strict=True):
+        if not isinstance(x, Tensor) and (name != "v" or x is not None):
+            more = " or None" if name == "v" else ""
+            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor{more}")
 
 
 def _is_unread(slots: Tensor | None, text: str) -> bool:
@@ -265,23 +281,25 @@ def _starts(q: Tensor, text: str, k_lengths: Tensor, cu_seqlens: Tensor | None) 
 
 def _may_require(arguments: Any) -> bool:
     """Whether a gradient may be required. Of the usual arguments the others are integers."""
-    q, k, v, _, k_cache, v_cache, *others = arguments
-    if len(others) > 3 or q.requires_grad or k.requires_grad or v.requires_grad:
+    q, k, v, _, k_cache, v_cache, _, _, _, *weights = arguments
+    if len(weights) > 2 or weights[0] is not None or weights[1] is not None:
         return True
-    return bool(k_cache.requires_grad or v_cache.requires_grad)
+    are_wanted = q.requires_grad or k.requires_grad or (v is not None and v.requires_grad)
+    return bool(are_wanted or k_cache.requires_grad or v_cache.requires_grad)
 
 
-def _call(arguments: Any, results: Any) -> Tensor:
-    written = [x for x in results if x is not None]
+def _call(arguments: Any, written: list[Tensor]) -> Tensor:
     try:
         if is_compiling() or are_transforms_active():
             return _OPERATOR(*arguments)  # type: ignore[no-any-return]
         if torch.is_grad_enabled() and _may_require(arguments):
             refuse_gradients(given_of(arguments).items())
+        is_apart = not torch.is_inference_mode_enabled()
         for x in written:
-            if x.is_neg() or x.is_inference():
+            if x.is_neg() or (is_apart and x.is_inference()):
                 check_may_write(_written(arguments))
-        found: Tensor = _DIRECT(*arguments)
+        direct = _DIRECT if len(arguments) > _FEW + 1 else _DIRECT_FEW
+        found: Tensor = direct(*arguments)
     except (AttributeError, RuntimeError) as error:
         refuse_decode(error, arguments)
     increment_version(written)

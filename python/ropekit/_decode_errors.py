@@ -22,7 +22,7 @@ ARGUMENTS = (
     *("tree_mask", "k_positions", "cos", "sin", "position_flag"),
 )
 NUMBERS = ("position_offset", "tree_keys", "max_seqlen_k", "max_seqlen_q")
-ALWAYS = ARGUMENTS[:6]  # tensors that a call has
+ALWAYS = ("q", "k", "k_cache", "v_cache", "k_lengths")  # tensors that a call has
 WRITTEN = ("k_cache", "v_cache", "k_scale_out", "v_scale_out", "position_flag")
 _FIXED = FIXED | DTYPES
 

@@ -8,6 +8,8 @@ import pytest
 import ropekit
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 op = torch.ops.ropekit.decode
 HEADS, KV, DIM, SIZE = 8, 2, 64, 4
@@ -136,6 +138,58 @@ def test_a_layer_without_rotation_and_a_ring(device: str) -> None:
     check(tokens_of(device), caches, places, {"k_lengths": lengths}, rotation="off", ring=5)
 
 
+LATENT: dict[str, Any] = {
+    **{"rotary_dim": 64, "rotary_offset": 512, "k_norm_dim": 512},
+    **{f"k_{name}": value for name, value in NORM.items()},
+}
+
+
+def latents_of(device: str, kept: torch.dtype) -> tuple[Any, Any, Any]:
+    """q and k of DeepSeek's absorbed heads, what belongs to k, and rows that begin with values."""
+    dtype = torch.float32 if kept == torch.float32 else torch.bfloat16
+    q, k = (torch.randn(3, 1, n, 576, device=device).to(dtype) for n in (16, 1))
+    pages = {"block_table": torch.randperm(9, device=device).view(3, 3)}
+    if kept in EIGHT:
+        pages["k_scale"] = torch.full((1,), 0.02, device=device)
+    rows = torch.randn(9, SIZE, 1, 576, device=device).to(kept)
+    return (q, k), {"k_weight": torch.rand(512, device=device).to(dtype), **pages}, rows
+
+
+@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16, *EIGHT])
+def test_values_within_keys(kept: torch.dtype, device: str) -> None:
+    """Without v the bits of an append of keys alone, and of attention to views of them."""
+    (q, k), options, rows = latents_of(device, kept)
+    lengths, other = lengths_of(device), rows.clone()
+    values = rows.flatten(0, 1)[..., :512].unflatten(
+        0, rows.shape[:2]
+    )  # of one head, of any stride
+    caches = {"k_cache": rows, "v_cache": values, "k_lengths": lengths}
+    found = ropekit.decode(q, k, None, **caches, **options, **LATENT)
+    turned = ropekit.append(q, k, k_cache=other, sequence_offsets=lengths - 1, **options, **LATENT)
+    del options["k_weight"]
+    if "k_scale" in options:
+        options["v_scale"] = options["k_scale"]
+    caches = {"k_cache": other, "v_cache": other[..., :512], "k_lengths": lengths}
+    assert torch.equal(found, ropekit.attention(turned, rotate="none", **caches, **options))
+    assert torch.equal(rows.view(torch.uint8), other.view(torch.uint8))
+
+
+@pytest.mark.compiles
+def test_values_within_keys_compile(device: str) -> None:
+    torch._dynamo.reset()
+    (q, k), options, rows = latents_of(device, torch.float32)
+    config, other = ropekit.Config(**LATENT), rows.clone()
+
+    def step(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        caches = {"k_cache": rows, "v_cache": rows[..., :512], "k_lengths": lengths}
+        return ropekit.decode(q, k, None, config=config, **caches, **options)
+
+    compiled = torch.compile(step, fullgraph=True)
+    for lengths in (lengths_of(device), lengths_of(device).clamp(max=8) + 1):
+        assert torch.equal(compiled(rows, lengths), step(other, lengths))
+        assert torch.equal(rows, other)
+
+
 def test_orders_of_a_cache(device: str) -> None:
     lengths, caches, tensors = lengths_of(device), caches_of(device), tokens_of(device)
     other = {name: x.clone() for name, x in caches.items()}
@@ -160,11 +214,56 @@ def test_no_tokens(device: str) -> None:
 
 
 def test_mutation_is_declared() -> None:
-    for name in ("decode", "decode_no_grad"):
-        arguments = getattr(torch.ops.ropekit, name).default._schema.arguments
+    ops = torch.ops.ropekit
+    few, caches = ops.decode_no_grad.few, {"k_cache", "v_cache"}
+    for operator in (ops.decode.default, ops.decode_no_grad.default, few):
+        arguments = operator._schema.arguments
         written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
-        of_scales = {"k_scale_out", "v_scale_out"}
-        assert written == {"k_cache", "v_cache", "position_flag", *of_scales}
+        assert written == caches | (
+            set() if operator is few else {"k_scale_out", "v_scale_out", "position_flag"}
+        )
+
+
+class _Seen(TorchDispatchMode):
+    """Names the operators of the library that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if operator.namespace == "ropekit":
+            self.names.append(str(operator))
+        return operator(*args, **kwargs or {})
+
+
+def test_a_usual_call_has_few_arguments(device: str) -> None:
+    lengths, tensors = lengths_of(device), tokens_of(device)
+    weights = dict.fromkeys(("q_weight", "k_weight"), torch.ones(DIM, device=device))
+    sinks = {"sinks": torch.zeros(HEADS, device=device)}
+    for options, name in (({}, "few"), ({**weights, **NORM}, "few"), (sinks, "default")):
+        caches = caches_of(device)
+        others = {name: x.clone() for name, x in caches.items()}
+        with _Seen() as seen:
+            found = ropekit.decode(*tensors, **caches, k_lengths=lengths, **options)
+        assert seen.names == [f"ropekit.decode_no_grad.{name}"]
+        assert torch.equal(found, ropekit.decode(*tensors, **others, k_lengths=lengths, **options))
+        assert torch.equal(caches["k_cache"], others["k_cache"])
+
+
+def test_fake_tensors(device: str) -> None:
+    with FakeTensorMode():
+        q, k, v = (torch.empty(3, 1, n, DIM, device=device) for n in (HEADS, KV, KV))
+        lengths = torch.empty(3, dtype=torch.int64, device=device)
+        caches = torch.empty(2, 9, SIZE, KV, DIM, device=device)
+        table = torch.empty(3, 3, dtype=torch.int64, device=device)
+        found = ropekit.decode(
+            q, k, v, k_cache=caches[0], v_cache=caches[1], k_lengths=lengths, block_table=table
+        )
+    assert found.shape == q.shape
+    assert found.device == q.device
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.int8])
@@ -188,6 +287,19 @@ def test_what_is_written_is_counted(device: str) -> None:
         ropekit.decode(q, k.clone().requires_grad_(), v, **caches, k_lengths=lengths)
     with torch.no_grad():
         ropekit.decode(q, k.clone().requires_grad_(), v, **caches, k_lengths=lengths)
+
+
+def test_caches_of_inference_mode(device: str) -> None:
+    tensors, lengths, known = tokens_of(device), lengths_of(device), caches_of(device)
+    with torch.inference_mode():
+        caches = {name: x.clone() for name, x in known.items()}
+        found = ropekit.decode(*tensors, **caches, k_lengths=lengths)
+    assert torch.equal(found, ropekit.decode(*tensors, **known, k_lengths=lengths))
+    assert torch.equal(caches["v_cache"], known["v_cache"])
+    before = caches["v_cache"].clone()
+    with pytest.raises(RuntimeError, match=r"k_cache is an inference tensor; allowed in place"):
+        ropekit.decode(*tensors, **caches, k_lengths=lengths + 1)
+    assert torch.equal(caches["v_cache"], before)
 
 
 @pytest.mark.compiles
@@ -224,7 +336,11 @@ BOUNDS = torch.tensor([0, 1, 1, 3])
 PACKED: dict[str, Any] = {"q": Q[:, 0], "k": K[:, 0], "v": V[:, 0], "cu_seqlens": BOUNDS}
 ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "k_lengths is NoneType; allowed is a tensor", {"k_lengths": None}),
-    (TypeError, "v is NoneType; allowed is a tensor", {"v": None}),
+    (TypeError, "v is int; allowed is a tensor or None", {"v": 1}),
+    (ValueError, "v_cache lies elsewhere than k_cache; allowed without v is its first elements", {
+        "v": None}),
+    (ValueError, "v_scale is given; allowed is None without v", {
+        "v": None, "v_scale": torch.ones(1)}),
     (TypeError, "k is torch.float16; allowed is torch.float32, the type of q", {"k": K.half()}),
     (TypeError, "k_lengths is torch.float32; allowed is torch.int32 or torch.int64", {
         "k_lengths": lengths_of("cpu").float()}),

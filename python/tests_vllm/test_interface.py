@@ -220,3 +220,23 @@ def test_nothing_is_taken_unasked(monkeypatch):
 
 def test_batch_invariance_is_promised():
     assert _attention.Backend.supports_batch_invariance()
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "invariant", "plugin", "kernel"),
+    [
+        (True, "1", "cuda     x.so: can be used", None),
+        (False, "0", "cuda     x.so: can be used", None),
+        (False, "1", "cuda     x.so: can be used", "tiles"),
+        (False, "0", "cudnn    x.so: can be used", "tiles"),
+        (False, "0", "cudnn    x.so: no libcudnn.so.9", None),
+    ],
+)
+@pytest.mark.usefixtures("within")
+def test_bits_or_speed(monkeypatch, on_cpu, invariant, plugin, kernel):
+    """On a GPU the library's choice, but for one kernel where vLLM is to be invariant."""
+    monkeypatch.setattr(_attention, "_ON_CPU", on_cpu)
+    monkeypatch.setattr(_attention, "backends", lambda: iter([plugin]))
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
+    config = _attention_of()._config
+    assert config == config.replace(kernel=kernel)

@@ -71,13 +71,20 @@ static int has(const gpu_attention_state *state, int32_t kernel) {
 
 /* --- what a call has --- */
 
+/* Whether places in the cache are; of one head or one block its stride does not count. */
+static int are_cached_alike(const rope_attention_problem *p, const rope_attention_call *call) {
+    const int64_t *k = call->k.cache_stride, *v = call->v.cache_stride;
+    const int blocks = p->k.dim_block < p->head_dim || p->v.dim_block < p->v_head_dim;
+    return call->k.cache == call->v.cache && k[0] == v[0] && k[1] == v[1] && k[4] == v[4] &&
+           (call->k.heads == 1 || k[2] == v[2]) && (!blocks || k[3] == v[3]);
+}
+
 int gpu_attention_are_same(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_append_operand *k = &call->k, *v = &call->v;
     if (k->out || !k->in != !v->in || p->v_head_dim > p->head_dim)
         return 0;
     return k->in ? k->in == v->in && !memcmp(k->in_stride, v->in_stride, sizeof k->in_stride)
-                 : k->cache == v->cache &&
-                       !memcmp(k->cache_stride, v->cache_stride, sizeof k->cache_stride);
+                 : are_cached_alike(p, call);
 }
 
 static int32_t fits_of(const gpu_attention_state *state, const rope_attention_call *call) {

@@ -1,5 +1,5 @@
 """libropekit through ctypes: plans and calls of every operation on the caller's memory, and the copies beside
-which they are timed. Structures are those of <ropekit/rope.h>, append.h and attention.h."""
+which they are timed. Structures are those of <ropekit/rope.h>, append.h, attention.h and decode.h."""
 
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
@@ -73,14 +73,16 @@ Part, Cache = known(
     Part=struct("Norm norm; f64 factor; i32 store_dtype scale"),
     Cache=struct("ptr data; i64 stride[5]; Scale scale"),
 )
-AppendDesc = struct(
-    "size struct_size; Desc rope; i32 rotation v_head_dim; Part q k v; i32 cache k_source; i64 page_size"
-    " ring; i32 slot_dtype table_dtype k_dim_block v_dim_block"
-)
-AppendArgs = struct(
-    "size struct_size; Args rope; Tensor v; Weight q_weight k_weight v_weight; Scale q_scale; Cache k_cache"
-    " v_cache; i64 pages; ptr slots; i64 slot_stride[2]; ptr block_table; i64 table_stride[2] table_pages;"
-    " ptr cache_starts"
+AppendDesc, AppendArgs = known(
+    AppendDesc=struct(
+        "size struct_size; Desc rope; i32 rotation v_head_dim; Part q k v; i32 cache k_source; i64 page_size"
+        " ring; i32 slot_dtype table_dtype k_dim_block v_dim_block"
+    ),
+    AppendArgs=struct(
+        "size struct_size; Args rope; Tensor v; Weight q_weight k_weight v_weight; Scale q_scale; Cache"
+        " k_cache v_cache; i64 pages; ptr slots; i64 slot_stride[2]; ptr block_table; i64 table_stride[2]"
+        " table_pages; ptr cache_starts"
+    ),
 )
 AttentionDesc = struct(
     "size struct_size; Desc rope; i32 rotation v_head_dim mask sink_dtype; f64 scale soft_cap; i64 window"
@@ -94,6 +96,15 @@ AttentionArgs = struct(
     " table_pages; ptr workspace; size workspace_bytes"
 )
 Bounds = struct("size struct_size; i64 batch tokens k_tokens sequences q_heads k_heads")
+DecodeDesc = struct(
+    "size struct_size; AppendDesc append; i32 mask sink_dtype; f64 scale soft_cap; i64 window window_right"
+    " chunk; str tuning"
+)
+DecodeArgs = struct(
+    "size struct_size; AppendArgs append; Out out; ptr lse; i64 lse_stride[3] k_tokens; ptr k_lengths"
+    " k_position_ids; i64 k_position_stride[3]; ptr sinks tree_bits; i64 tree_stride[2] tree_keys; ptr"
+    " workspace; size workspace_bytes; i64 most_tokens"
+)
 BackwardArgs = struct("size struct_size; ptr forward dout; i64 dout_stride[4]; Out dq dk dv; ptr dsinks")
 
 
@@ -159,6 +170,20 @@ def describe_attention(shape):
     return desc
 
 
+def describe_decode(shape):
+    a = shape["attention"]
+    append = AppendDesc(rope=describe(shape), cache=TABLE, page_size=a["page_size"])
+    append.v_head_dim = a.get("v_head_dim", 0)
+    append.k, append.v = (
+        Part(
+            store_dtype=DTYPES[a.get(f"{part}_store_dtype", shape["dtype"])],
+            scale=ONE_SCALE if f"{part}_scale" in a else 0,
+        )
+        for part in "kv"
+    )
+    return DecodeDesc(append=append, mask=MASKS[a["mask"]], window=a.get("window", 0))
+
+
 # Operation: what describes a case's shape, the function that makes a plan, and the call.
 OPERATIONS = {
     "rotation": (describe, "rope_plan_create", "rope_apply"),
@@ -169,6 +194,7 @@ OPERATIONS = {
         "rope_attention_backward_plan_create",
         "rope_attention_backward",
     ),
+    "decode": (describe_decode, "rope_decode_plan_create", "rope_decode"),
 }
 
 

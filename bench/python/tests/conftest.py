@@ -50,6 +50,7 @@ def small(shape, **changes):
     if attention := shape.get("attention"):
         found["attention"] = {**attention, "keys": 50 if "kv_cache" in attention else 19}
         found["attention"] |= {"window": 5} if "window" in attention else {}
+        found |= {"k_heads": 1} if "v_in_k" in attention else {}
         found |= {"cu_seqlens": [0, 3, 12, 19]} if "cu_seqlens" in shape else {"batch": 2}
     return {**found, **changes}
 
@@ -61,7 +62,8 @@ def shapes(tool):
     def listed(suite):
         return {c["label"]: small(c["shape"]) for c in tool.list(suite, False)["records"]}
 
-    return {suite: listed(suite) for suite in ("prefill", "append", "attention", "attention-backward")}
+    suites = "prefill", "append", "attention", "attention-backward", "attention-decode"
+    return {suite: listed(suite) for suite in suites}
 
 
 def case_of(shape, cache_bytes=0, cold=False):

@@ -21,6 +21,7 @@ CASES = [
         for x in ("decode, 1K keys", "decode, window 4K, 32K keys", "chunk of a prompt, 4K keys")
     ),
     *(("attention-backward", x) for x in ("32/8 heads", "window 1K", "packed")),
+    *(("attention-decode", x) for x in ("1K keys", "heads of 64, 1K keys", "8K keys, 4 tokens")),
 ]
 
 
@@ -92,9 +93,9 @@ def test_chain_is_right(suite, label, shapes, tool, monkeypatch):
     assert 0 < case.check(run)["worst"] < 1
 
 
-@pytest.mark.parametrize("label", [label for _, label in CASES if label.startswith(("decode", "chunk"))])
+@pytest.mark.parametrize("label", [label for suite, label in CASES if suite == "attention-decode"])
 def test_what_it_appends_is_attended(label, shapes, tool, monkeypatch):
-    case, run = prepared("FlashAttention 3", "attention", label, shapes, tool, monkeypatch)
+    case, run = prepared("FlashAttention 3", "attention-decode", label, shapes, tool, monkeypatch)
     assert 0 < case.check(run)["worst"] < 1
     for x in case.tensors(0)[1:]:  # without what is appended the answer is another one
         x.unflatten(0, (case.batch, -1))[:, case.keys - case.tokens : case.keys] = float("nan")
@@ -105,6 +106,8 @@ def test_what_it_lacks_is_declined(shapes, tool, monkeypatch):
     for name, suite, label, reason in (
         ("FlashAttention 3", "attention", "32/8 heads", "where it appends alone"),
         ("ropekit + FA3 deterministic", "attention", "32/8 heads", "always is"),
+        ("FlashAttention 3", "attention-decode", "fp8, 1K keys", "caches of q's type"),
+        ("ropekit + FA3", "attention-decode", "MLA, 1K keys", "heads of at most 256"),
         ("FlashAttention 3", "attention-backward", "32/8 heads", "no gradient"),
     ):
         with pytest.raises(Declined, match=reason):

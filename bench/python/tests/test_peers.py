@@ -30,13 +30,15 @@ APPENDS = ("Llama-3-8B", "Qwen3-8B, fp8", "DeepSeek-V3 MLA", "Qwen3-8B, decode",
 APPENDS += ("Qwen3-8B, f32 to f16",)
 ATTENTIONS = ("32/8 heads", "32/8 heads, rotated before", "all keys", "window 1K", "packed")
 ATTENTIONS += ("decode, 1K keys", "decode, window 4K, 32K keys")
+DECODES = ("1K keys", "heads of 64, 1K keys", "fp8, 1K keys", "MLA, 1K keys", "MLA, fp8, 1K keys")
 BACKWARDS = ("32/8 heads", "32/8 heads, rotated before", "window 1K", "packed")
-SMOKE = ("half-split", "Qwen3-8B, fp8", "32/8 heads")  # what is compiled takes long
+SMOKE = ("half-split", "Qwen3-8B, fp8", "32/8 heads", "fp8, 1K keys")  # what is compiled takes long
 CASES = [
     *(("prefill", name) for name in ROTATIONS),
     *(("append", name) for name in APPENDS),
     *(("attention", name) for name in ATTENTIONS),
     *(("attention-backward", name) for name in BACKWARDS),
+    *(("attention-decode", name) for name in DECODES),
 ]
 CPU = [name for name, (_, _, backends) in PEERS.items() if "cpu" in backends]
 
@@ -47,7 +49,8 @@ def shape_of(shapes, suite, name):
 
 def offers(name, suite):
     """Whether a peer has to offer every case of a suite."""
-    return name in ("ropekit", "PyTorch cached") or (name, suite) == ("ropekit + SDPA", "attention")
+    is_eager = name == "PyTorch cached" and suite != "attention-decode"
+    return name == "ropekit" or is_eager or (name, suite) == ("ropekit + SDPA", "attention")
 
 
 ROTATES = {"PyTorch cached", "torch.compile cached"}  # and have no attention of inputs that have rotated
@@ -105,7 +108,7 @@ def left_over(case, slot):
         return case.whole(case.target, slot)
     if case.operation == "append":
         return case.q_out(slot)
-    return case.out(slot) if case.operation == "attention" else case.results(slot)
+    return case.out(slot) if case.operation in ("attention", "decode") else case.results(slot)
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -154,12 +157,14 @@ def test_what_peers_do_not_offer_is_refused(shapes):
         ),
         "append": ({"kv_cache": "table"}, {"q_norm_type": "layer"}, {"k_scale": "head"}, {"q_factor": 2.0}),
         "attention": ({"mask": "tree"}, {"rotate": "qk"}, {"soft_cap": 2.0}, {"kv_cache": "sequence"}),
+        "attention-decode": ({"mask": "tree"}, {"chunk": 4}, {"k_store_dtype": "i8"}, {"v_scale": "head"}),
     }
-    for suite, label in (("prefill", "Llama-3-8B"), ("append", "Qwen3-8B"), ("attention", "decode, 1K keys")):
-        shape = shapes[suite][label]
+    labels = {"prefill": "Llama-3-8B", "append": "Qwen3-8B", "attention": "decode, 1K keys"}
+    for suite, label in {**labels, "attention-decode": "MLA, 1K keys"}.items():
+        shape, own = shapes[suite][label], suite.partition("-")[0]
         assert not case_refusal(shape)
         for more in refused[suite]:
-            inner = {suite: {**shape[suite], **more}} if suite in shape else more
+            inner = {own: {**shape[own], **more}} if own in shape else more
             assert case_refusal({**shape, **inner})
             with pytest.raises(Declined):
                 case_of({**shape, **inner})
@@ -174,7 +179,7 @@ def test_sets_exceed_the_cache_where_data_are_cold(suite, shapes):
     assert torch.equal(first, last) and first.data_ptr() != last.data_ptr()
 
 
-@pytest.mark.parametrize("suite", ["append", "attention", "attention-backward"])
+@pytest.mark.parametrize("suite", ["append", "attention", "attention-backward", "attention-decode"])
 def test_bytes_and_products_are_those_of_the_tool(suite, tool, tool_path):
     listed = tool.list(suite, True)["records"]
     for c in {c["label"]: c for c in listed if not case_refusal(c["shape"])}.values():

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
+from vllm import envs
 from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
 from vllm.logger import init_logger
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -33,6 +34,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from ropekit._append import append
 from ropekit._attention import attention
+from ropekit.check import backends
 from ropekit.config import Config
 
 logger = init_logger("vllm.ropekit")
@@ -48,6 +50,16 @@ _STORED = {
     "fp8_e5m2": torch.float8_e5m2,
 }
 _ROTATED = Config(rotation="off")  # keys come rotated to the cache
+
+
+def _kernel() -> str | None:
+    """On a GPU "tiles" where a row's bits are to follow from no other length; None: the library's
+    choice. With its plugin that may be cuDNN's, which builds an engine for the sizes of each step.
+    """
+    if _ON_CPU:
+        return None
+    has_cudnn = any(x.startswith("cudnn ") and x.endswith("can be used") for x in backends())
+    return "tiles" if envs.VLLM_BATCH_INVARIANT or has_cudnn else None
 
 
 @dataclass
@@ -154,7 +166,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]
             scale=self.scale,
             window=self.sliding_window,
             softcap=given["logits_soft_cap"],
-            kernel=None if _ON_CPU else "tiles",  # a row's bits follow from no other length
+            kernel=_kernel(),
         )
 
     def forward(

@@ -2,14 +2,17 @@
 
 from ropekit_bench.cases.append import Append
 from ropekit_bench.cases.attention import Attention, AttentionBackward
+from ropekit_bench.cases.decode import Decode
 from ropekit_bench.cases.rotation import Rotation
 
 KINDS = {"rope": Rotation, "append": Append, "attention": Attention, "attention_backward": AttentionBackward}
+KINDS |= {"attention_decode": Decode}
 
 
 def kind(shape):
     name = shape.get("operation", "rope")
-    return KINDS[f"{name}_backward" if shape.get(name, {}).get("backward") else name]
+    more = [x for x in ("backward", "decode") if shape.get(name, {}).get(x)]
+    return KINDS["_".join((name, *more))]
 
 
 def make_case(shape, *arguments):

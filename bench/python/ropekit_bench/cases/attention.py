@@ -90,8 +90,8 @@ class Attention(Case):
         """On the device: a thread of a CPU takes a second for the largest."""
         own = torch.Generator(self.device).manual_seed(self.seed)
         self.drawn = [
-            torch.empty(shape, dtype=dtype, device=self.device).uniform_(-1, 1, generator=own)
-            for _, shape, dtype in self.source_views
+            torch.empty(shape, dtype=self.dtype, device=self.device).uniform_(-1, 1, generator=own)
+            for _, shape, _ in self.source_views
         ]
 
     def out(self, slot):
@@ -141,23 +141,19 @@ class Attention(Case):
         angles = sign * positions[:, None, None] * self.frequencies().to(x.device)
         return rotate(x, angles, self.interleaved, self.interleaved)
 
-    def new_tokens(self):
-        """k and v of the last tokens of each sequence in pages, k as it was before it rotated."""
-        first = self.keys - self.tokens
-        k, v = (x.unflatten(0, (self.batch, -1))[:, first : self.keys] for x in self.drawn[1:3])
-        k = torch.stack([self.angles(x.double(), first, -1) for x in k]).to(self.dtype)
-        return k, v.contiguous()
+    def held(self, first, last):
+        """Keys and values of some places in fp64."""
+        return [x[first:last].double() for x in self.drawn[1:3]]
 
     def truth(self, sequence, row):
         """A query's row in fp64, [head, dim]."""
         first, m, n = self.boundaries[sequence], self.q_lengths[sequence], self.k_lengths[sequence]
         begin = sequence * self.pages_each * self.page_size if self.cached else first
-        q, k, v = self.drawn
-        own = n - m + row
+        q, own = self.drawn[0], n - m + row
         start = max(0, own + 1 - self.window) if self.window else 0
         end = own + 1 if self.causal else n
         q = self.angles(q[first + row : first + row + 1].double(), own)[0]
-        k, v = (x[begin + start : begin + end].double() for x in (k, v))
+        k, v = self.held(begin + start, begin + end)
         k = k if self.cached else self.angles(k, start)
         q = q.unflatten(0, (self.shape["k_heads"], -1))
         scores = torch.einsum("kgd,nkd->kgn", q, k) / self.shape["head_dim"] ** 0.5

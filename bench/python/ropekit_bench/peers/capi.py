@@ -1,4 +1,4 @@
-"""ropekit itself: rope_apply, rope_append and rope_attention through ctypes, on torch's stream."""
+"""ropekit itself: rope_apply, rope_append, rope_attention and rope_decode by ctypes, on torch's stream."""
 
 import ctypes
 
@@ -11,6 +11,7 @@ from ropekit_bench.library import (
     AttentionArgs,
     BackwardArgs,
     Cache,
+    DecodeArgs,
     Out,
     Plan,
     RopeError,
@@ -86,6 +87,24 @@ def attention_arguments(case, slot, workspace):
     return args
 
 
+def decode_arguments(case, slot, workspace):
+    q, *caches = case.tensors(slot)
+    new = case.new_tokens
+    rope = Args(batch=case.batch, tokens=case.tokens, stream=stream_of(case))
+    rope.q, rope.k = dense(q), dense(new[0].flatten(0, 1))
+    rope.sequence_offsets, rope.position_offset = case.length_list.data_ptr(), -case.tokens
+    append = AppendArgs(rope=rope, v=Tensor() if case.v_in_k else dense(new[1].flatten(0, 1)))
+    append.k_cache, append.v_cache = (pages(x, case.scale) for x in caches)
+    if case.v_in_k:
+        append.v_cache.stride = (case.page_size * caches[0].stride(0), *caches[0].stride()[:2], 0, 1)
+    append.pages, append.table_pages = case.page_table.numel(), case.pages_each
+    append.block_table = case.page_table.data_ptr()
+    args = DecodeArgs(append=append, out=Out(data=case.out(slot).data_ptr()), k_tokens=case.keys)
+    args.k_lengths = case.length_list.data_ptr()
+    args.workspace, args.workspace_bytes, _ = workspace
+    return args
+
+
 def saving(case, args, lse, q, k):
     """The arguments of a forward that saves what its backward reads: lse, and q and k that it rotates."""
     heads, tokens = lse.shape[1], args.rope.tokens
@@ -148,14 +167,17 @@ class adapter:
         calls = [[plan.call(append_arguments(case, slot))] for slot in range(case.sets)]
         return caller(calls, [None if case.moves else case.q_out(i) for i in range(case.sets)], case)
 
-    def prepare_attention(self, case):
-        plan = self.plan("attention", case.shape)
+    def prepare_attention(self, case, arguments=attention_arguments):
+        plan = self.plan(case.operation, case.shape)
         workspace = plan.workspace(case)
-        args = [attention_arguments(case, slot, workspace) for slot in range(case.sets)]
+        args = [arguments(case, slot, workspace) for slot in range(case.sets)]
         self.kernel = plan.kernel_of(args[0])
         return caller(
             [[plan.call(x)] for x in args], [case.out(i) for i in range(case.sets)], case, workspace
         )
+
+    def prepare_decode(self, case):
+        return self.prepare_attention(case, decode_arguments)
 
     def prepare_attention_backward(self, case):
         plans = self.plan("attention", case.shape), self.plan("attention_backward", case.shape)

@@ -1,5 +1,5 @@
-"""ropekit's rope_apply, then attention of another package. Keys in pages are read as the tensor that the case
-lets them be."""
+"""ropekit's rope_apply, then attention of another package; that alone where a token is decoded. Keys in pages
+are read as the tensor that the case lets them be."""
 
 import ctypes
 
@@ -40,6 +40,15 @@ class Chain:
     def alone(self, case):
         self.kernel = self.attention
         calls = [self.attending(case, *case.tensors(slot)) for slot in range(case.sets)]
+        return lambda slot: calls[slot]()
+
+    def prepare_decode(self, case):
+        """Attention alone, of queries and keys that were rotated and stored before."""
+        require(not self.is_deterministic, "attention without its backward always is")
+        require(not case.is_narrow, "caches of q's type alone")
+        q = case.rotated_queries
+        self.kernel = self.attention
+        calls = [self.attending(case, q, *case.tensors(slot)[1:]) for slot in range(case.sets)]
         return lambda slot: calls[slot]()
 
     def chain(self, case):

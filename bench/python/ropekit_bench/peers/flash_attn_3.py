@@ -58,15 +58,19 @@ class adapter(Chain):
         require(case.shape["head_dim"] <= HEAD_DIM_MOST, f"heads of at most {HEAD_DIM_MOST}")
 
     def prepare_attention(self, case):
+        require(not self.appends, "rotates where it appends alone")
+        return super().prepare_attention(case)
+
+    def prepare_decode(self, case):
         if not self.appends:
-            return super().prepare_attention(case)
-        require(case.cached, "rotates where it appends alone")
+            return super().prepare_decode(case)
         self.require_case(case)
+        require(not case.is_narrow, "caches of q's type alone")
         self.kernel = f"{self.attention}, which rotates and appends"
         q, k, v = zip(*(case.tensors(slot) for slot in range(case.sets)), strict=True)
         q = [x.unflatten(0, (case.batch, -1)) for x in q]
         k, v = ([x.unflatten(0, (-1, case.page_size)) for x in caches] for caches in (k, v))
-        new = dict(zip(("k_new", "v_new"), case.new_tokens(), strict=True))
+        new = dict(zip(("k_new", "v_new"), case.new_tokens, strict=True))
         places = torch.arange(case.pages_each * case.page_size, device=case.device)
         cos, sin = (t.to(case.dtype) for t in case.table(places))
         self.table_bytes = nbytes((cos[: case.tokens], sin[: case.tokens]))

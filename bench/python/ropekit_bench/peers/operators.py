@@ -136,13 +136,13 @@ class Attention:
 
 
 class Decode:
-    def prepare_attention(self, case):
-        require(case.cached, "appends to pages")
+    def prepare_decode(self, case):
         q, k, v = zip(*(case.tensors(slot) for slot in range(case.sets)), strict=True)
         q = [x.unflatten(0, (case.batch, -1)) for x in q]
         k, v = ([x.unflatten(0, (-1, case.page_size)) for x in caches] for caches in (k, v))
-        new, options = case.new_tokens(), {"k_lengths": case.length_list, "block_table": case.page_table}
-        options |= {"config": config_of(case)}
+        new, options = case.new_tokens, {"k_lengths": case.length_list, "block_table": case.page_table}
+        rotary = {n: case.shape[n] for n in ("rotary_dim", "rotary_offset")}
+        options |= {"config": config_of(case).replace(**rotary)} | case.scales
         return lambda slot: ropekit.decode(q[slot], *new, k_cache=k[slot], v_cache=v[slot], **options)
 
 
