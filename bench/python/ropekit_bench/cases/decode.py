@@ -82,7 +82,7 @@ class Decode(Attention):
 
     def angles(self, x, first, sign=1):
         window = slice(self.shape["rotary_offset"], self.shape["rotary_offset"] + self.rotary_dim)
-        turned = x.double()
+        turned = x.to(torch.float64, copy=True)
         turned[..., window] = super().angles(turned[..., window], first, sign)
         return turned
 
