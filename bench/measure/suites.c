@@ -212,6 +212,8 @@ static const suite_row rows[] = {
     DECODE("32K keys", "32768", "", "1x1 4x1 8x1 32x1 64x1"),
     DECODE("128K keys", "131072", "", "1x1 4x1 8x1 16x1"),
     DECODE("700 keys", "700", "", "64x1"),
+    DECODE("2000 keys", "2000", "", "128x1"),
+    DECODE("3000 keys", "3000", "", "1x1 16x1"),
     DECODE("20000 keys", "20000", "", "1x1"),
     DECODE("28/4 heads, 5000 keys", "5000 --q-heads=28 --k-heads=4", "", "4x1"),
     DECODE("heads of 64, 1K keys", "1024 --head-dim=64" HEADS64_8, "1x1", "8x1 64x1 256x1"),
