@@ -257,10 +257,10 @@ def test_fake_tensors(device: str) -> None:
     with FakeTensorMode():
         q, k, v = (torch.empty(3, 1, n, DIM, device=device) for n in (HEADS, KV, KV))
         lengths = torch.empty(3, dtype=torch.int64, device=device)
-        caches = torch.empty(2, 9, SIZE, KV, DIM, device=device)
+        keys, values = (torch.empty(9, SIZE, KV, DIM, device=device) for _ in range(2))
         table = torch.empty(3, 3, dtype=torch.int64, device=device)
         found = ropekit.decode(
-            q, k, v, k_cache=caches[0], v_cache=caches[1], k_lengths=lengths, block_table=table
+            q, k, v, k_cache=keys, v_cache=values, k_lengths=lengths, block_table=table
         )
     assert found.shape == q.shape
     assert found.device == q.device

@@ -24,7 +24,6 @@ WORK[DECODED] = "append and attention"
 OF_THE_PAGE = ("A/A", "call", "over naive", "runs")  # columns that figures.md goes without
 SIZES = ("batch", "tokens", "q_heads", "k_heads", "head_dim", "dtype")
 ROTATED = ", rotated before"  # ends the label of a case whose q and k had rotated
-DECODE = "ropekit.decode"
 # Heading: name of the row.
 ALONE = {"FA3 alone": "ropekit + FA3", "cuDNN alone": "ropekit + cuDNN"}
 BESIDE_DECODE = {
@@ -166,8 +165,8 @@ def rates(machine):
 
 
 def cases(suite):
-    """Each case of a suite of append or of attention."""
-    rows = suite_rows(suite)
+    """Each case of a suite of append or of attention, but for those that length_rows has."""
+    rows = [row for row in suite_rows(suite) if not row[0].endswith(ROTATED)]
     kept = [i for i, heading in enumerate(rows[0]) if heading not in OF_THE_PAGE]
     return [[row[i] for i in kept] for row in rows]
 
@@ -194,13 +193,11 @@ def length_rows(machine):
 
 def decode_rows(machine):
     """Tokens decoded by a call that rotates, appends and attends, beside what does the same or less."""
-    suite = machine.suites.get(DECODED) or machine.suites.get("attention")
-    own = CALL if DECODED in machine.suites else DECODE
-    cells = [c for c in suite.cells if own in c.rows] if suite else []
+    cells = [c for c in machine.suites[DECODED].cells if CALL in c.rows] if DECODED in machine.suites else []
     rows = [["case", "B", "ropekit", *BESIDE_DECODE]]
     for c in cells:
         others = [alone(c, name) for name in BESIDE_DECODE.values()]
-        rows.append([c.label, str(c.shape["batch"]), duration(c.time(own)[0]), *others])
+        rows.append([c.label, str(c.shape["batch"]), duration(c.time(CALL)[0]), *others])
     return rows
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 CALL = "ropekit"  # the C call, which stands beside the copy and the peers
+CHAIN = "ropekit + "  # begins the name of a peer's attention behind our rotation
 STEPS = "ropekit, step after step"  # of stored runs of the tool; "ropekit steps" is that of ropekit-peers
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
@@ -50,10 +51,14 @@ class Cell:
 
     @cached_property
     def peers(self):
-        """Those that promise what the call does: where some sum in one order, those, unless any will do."""
+        """Those that do and promise what the call does: where some sum in one order, those, unless any will
+        do; where the call decodes, those that append, which a rotation and another's attention do not."""
         names = [*filter(is_peer, self.rows)]
         in_order = [name for name in names if name.endswith(" deterministic")]
-        return names if self.shape.get("attention", {}).get("nondeterministic") else in_order or names
+        attention = self.shape.get("attention", {})
+        if attention.get("decode"):
+            return [name for name in names if not name.startswith(CHAIN)]
+        return names if attention.get("nondeterministic") else in_order or names
 
     @cached_property
     def rival(self):
