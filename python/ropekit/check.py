@@ -101,7 +101,7 @@ TITLE = (
 
 
 def _config(rule: str) -> Any:
-    from transformers import LlamaConfig  # noqa: PLC0415 (an optional dependency)
+    from transformers.models.llama import LlamaConfig  # noqa: PLC0415 (an optional dependency)
 
     return LlamaConfig(
         head_dim=HEAD_DIM,

@@ -127,7 +127,7 @@ def test_check_command_without_transformers(
     assert "pip install 'transformers>=5.16'" in capsys.readouterr().err
 
 
-def test_check_command() -> None:
+def test_check_command(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
-    text = run("-m", "ropekit.check", "--quick", "--device", "cpu")
-    assert text.splitlines()[-1] == "0 failed"
+    assert check.main(["--quick", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 failed"

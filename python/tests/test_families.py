@@ -4,6 +4,7 @@ Another one is tested by the families that both have, of which none may differ."
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
 
 import families
@@ -14,7 +15,7 @@ from models import IS_PINNED, widen
 
 ROWS = families.TABLE.read_text(encoding="utf-8").splitlines()
 BY_NAME = {row.split("\t")[0]: row for row in ROWS[1:]}
-MODULES = {module.__name__.rpartition("modeling_")[2]: module for module in families.modules()}
+MODULES = families.names()
 
 
 def test_the_table_has_every_family() -> None:
@@ -28,7 +29,7 @@ def test_the_table_has_every_family() -> None:
 @pytest.mark.parametrize("family", [name for name in MODULES if name in BY_NAME])
 def test_a_patched_model_keeps_every_bit(family: str) -> None:
     _, name, variant, *_ = BY_NAME[family].split("\t")
-    found = families.row(MODULES[family], (name, variant))
+    found = families.row(import_module(MODULES[family]), (name, variant))
     assert "DIFFERS" not in found
     assert found == BY_NAME[family] or not IS_PINNED
 
@@ -54,7 +55,7 @@ def test_attention_is_eagers_or_refused(family: str) -> None:
     _, name, variant, *_ = BY_NAME[family].split("\t")
     if name == "-":
         pytest.skip("no small model of it reads text")
-    kind = getattr(MODULES[family], name)
+    kind = getattr(import_module(MODULES[family]), name)
     model = families.make(kind, int(variant), torch.float32, "eager")
     widen(model)
     try:

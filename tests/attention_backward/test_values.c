@@ -453,8 +453,9 @@ TEST(attention_backward_values, what_is_not_seen_does_not_leak) {
     int32_t dtype;
     for (int kind = 0; next_kind(&kind, &dtype);)
         for (int j = 0; j < LEAKS; j++) {
-            if (dim > 64 && (dtype ^ j ^ dim >> 8) & 1)
-                continue; /* wide heads: of keys in one type, of queries in the other */
+            if (dim > 64 && (device_is_host() || (dtype ^ j ^ dim >> 8) & 1))
+                continue; /* wide heads: of keys in one type, of queries in the other; a CPU has one
+                             code for all */
             try_leak(dtype, j, 70, 133);
             if (j < 2)
                 try_leak(dtype, j, 133, 133);
