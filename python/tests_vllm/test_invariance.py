@@ -10,6 +10,7 @@ from vllm.model_executor.layers.linear import LinearBase
 
 _PROMPTS = engines.prompts([70, 3, 33, 150, 64, 17, 1, 90, 41, 128, 5, 77, 12, 100, 29, 61])
 _BATCHES = (2, 3, 4, 8, 16)
+_ROWS = sum(map(len, _PROMPTS))  # of the largest step
 # Of the projections around attention: docs/python.md has what PyTorch's and oneDNN's do.
 _CASES = [  # name, types of the model and its cache, how far from float32 log-probabilities may be
     ("llama", "float16", {}, 0.05),
@@ -26,9 +27,9 @@ def _equal(found, known) -> bool:
 def _vary(model) -> bool:
     """Whether a row of a projection depends on how many others there are, as some of vLLM's do."""
     for layer in (x for x in model.modules() if isinstance(x, LinearBase)):
-        x = torch.randn(100, layer.input_size, dtype=layer.weight.dtype)
+        x = torch.randn(_ROWS, layer.input_size, dtype=layer.weight.dtype)
         known = layer(x)[0]
-        for rows in (1, 2, 3, 7, 16, 48):
+        for rows in (1, 2, 3, 7, 16, 48, 70, 106, 256, 512):
             if any(
                 not torch.equal(layer(x[i : i + rows])[0], known[i : i + rows]) for i in (0, 40)
             ):
