@@ -2,6 +2,7 @@
 
 #include "common/abi.h"
 #include "common/math/attention.h"
+#include "common/names.h"
 #include "common/ops/append_call.h"
 #include "common/ops/attention_call.h"
 #include "common/status.h"
@@ -87,6 +88,24 @@ static rope_status check_queries(const rope_args *rope) {
     return ROPE_OK;
 }
 
+/* Values that are the first elements of keys are stored as those. */
+static rope_status check_values(const rope_decode_problem *problem, const rope_append_args *args) {
+    const rope_append_steps *k = &problem->attention->k, *v = &problem->attention->v;
+    if (args->v.heads || args->v_cache.data != args->k_cache.data ||
+        (v->store_dtype == k->store_dtype && v->scale == k->scale))
+        return ROPE_OK;
+    if (v->store_dtype != k->store_dtype)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "v.store_dtype is %s; allowed is k's, %s, where v.heads is 0 and v_cache "
+                         "is k_cache",
+                         rope_choice_name(rope_dtype_names, v->store_dtype).text,
+                         rope_choice_name(rope_dtype_names, k->store_dtype).text);
+    return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                     "v.scale is %s; allowed is k's, %s, where v.heads is 0 and v_cache is k_cache",
+                     rope_choice_name(rope_scale_names, v->scale).text,
+                     rope_choice_name(rope_scale_names, k->scale).text);
+}
+
 /* What attention writes beside what the append reads and writes, and the other way round. */
 static rope_status check_overlap(const rope_decode_problem *problem, const rope_decode_args *args,
                                  const rope_decode_call *call, const rope_append_regions *append,
@@ -131,6 +150,8 @@ static rope_status read_all(const rope_decode_problem *problem, const rope_decod
         rope_append_parts_read(problem->append, &append, 1, &call->append, &written, empty);
     if (status == ROPE_OK)
         status = check_queries(&append.rope);
+    if (status == ROPE_OK)
+        status = check_values(problem, &append);
     if (status == ROPE_OK)
         status = read_most_tokens(args, call);
     if (status != ROPE_OK || *empty)

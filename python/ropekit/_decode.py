@@ -217,8 +217,9 @@ def decode(
     if fields:
         refuse_fields(fields, _KEYWORDS, "LayerFields")
     are_tensors = isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(k_lengths, Tensor)
+    are_tensors = are_tensors and isinstance(k_cache, Tensor) and isinstance(v_cache, Tensor)
     if not (are_tensors and (isinstance(v, Tensor) or v is None)):
-        _refuse_others(q, k, v, k_lengths)
+        _refuse_others(q, k, v, k_lengths, k_cache, v_cache)
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))  # type: ignore[assignment]
         k_scale, k_scale_out = (
@@ -256,10 +257,12 @@ def decode(
 
 
 def _refuse_others(*tensors: Any) -> None:
-    for name, x in zip(("q", "k", "v", "k_lengths"), tensors, strict=True):
+    names = "q", "k", "v", "k_lengths", "k_cache", "v_cache"
+    allowed = {"v": "a tensor or None", "v_cache": "a tensor, which without v is a view of k_cache"}
+    for name, x in zip(names, tensors, strict=True):
         if not isinstance(x, Tensor) and (name != "v" or x is not None):
-            more = " or None" if name == "v" else ""
-            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor{more}")
+            which = allowed.get(name, "a tensor")
+            raise TypeError(f"{name} is {type(x).__name__}; allowed is {which}")
 
 
 def _is_unread(slots: Tensor | None, text: str) -> bool:

@@ -337,6 +337,7 @@ PACKED: dict[str, Any] = {"q": Q[:, 0], "k": K[:, 0], "v": V[:, 0], "cu_seqlens"
 ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "k_lengths is NoneType; allowed is a tensor", {"k_lengths": None}),
     (TypeError, "v is int; allowed is a tensor or None", {"v": 1}),
+    (TypeError, "v_cache is NoneType; allowed is a tensor, which without v", {"v_cache": None}),
     (ValueError, "v_cache lies elsewhere than k_cache; allowed without v is its first elements", {
         "v": None}),
     (ValueError, "v_scale is given; allowed is None without v", {

@@ -427,6 +427,17 @@ TEST(decode_errors, boundaries) {
     call_free(&call);
 }
 
+TEST(decode_errors, values_within_keys_of_another_type) {
+    static decode_call call;
+    rope_decode_desc desc = decode_desc();
+    desc.append.k.store_dtype = ROPE_F32;
+    call_make(&call, &desc);
+    BAD_CALL(call, invalid,
+             "v.store_dtype is 3 (ROPE_BF16); allowed is k's, 1 (ROPE_F32), where v.heads is 0",
+             NULL, (a.append.v = (rope_tensor){0}, a.append.v_cache = a.append.k_cache));
+    call_free(&call);
+}
+
 /* Scales that the call writes need not be there ahead of it; those of earlier keys must. */
 TEST(decode_errors, scales) {
     static decode_call call;

@@ -109,9 +109,11 @@ static int fits(const rope_decode_problem *p, const rope_decode_call *call, int 
            !call->append.tensor[ROPE_APPEND_V].heads &&
            gpu_append_has_vectors(p->append, &call->append, ROPE_APPEND_K) &&
            gpu_moves_operand(p->attention, &p->attention->k, &a, &a.k) &&
+           gpu_moves_operand(p->attention, &p->attention->v, &a, &a.v) &&
            gpu_attention_are_same(p->attention, &a) &&
            gpu_moves_head(a.out, a.out_stride, a.rope.batch, a.rope.tokens, q->heads, 4,
                           p->append->rope.dtype) &&
+           blocks_of(p, call) > 0 &&
            gpu_sm90_latent_fits(p->attention, &a, fitting, blocks_of(p, call)) &&
            is_faster(p, call, multiprocessors);
 }
