@@ -70,19 +70,19 @@ GPU_FN uint32_t sm90_joint_sums(const sm90_joint_block &b, int n) {
 
 /* --- tiles --- */
 
-/* Slabs of rows that see some of 128 keys. */
+/* Slabs of rows that see some of 128 keys: none of keys behind the last query. */
 template <int BOXES>
 GPU_FN int2 sm90_joint_slabs(const sm90_backward_schedule &s, const sm90_backward_sequence &of,
                              int first) {
     if (first < 0 || first >= of.k_count)
         return make_int2(0, 0);
     const int queries = sm90_box_queries(s), heads = s.shares >> s.pack,
-              begin = sm90_queries_of(s.mask, of, first).x / queries,
-              end =
-                  (sm90_queries_of(s.mask, of, min(first + 128, of.k_count) - 1).y + queries - 1) /
-                  queries;
-    return end > begin ? make_int2(begin * heads / BOXES, (end * heads + BOXES - 1) / BOXES)
-                       : make_int2(0, 0);
+              begin = sm90_queries_of(s.mask, of, first).x,
+              end = sm90_queries_of(s.mask, of, min(first + 128, of.k_count) - 1).y;
+    if (begin >= end)
+        return make_int2(0, 0);
+    return make_int2(begin / queries * heads / BOXES,
+                     ((end + queries - 1) / queries * heads + BOXES - 1) / BOXES);
 }
 
 template <int BOXES>

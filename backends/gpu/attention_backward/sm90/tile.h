@@ -106,7 +106,7 @@ GPU_FN int2 sm90_keys_of(const sm90_mask &m, const sm90_backward_sequence &s, in
     return q < s.q_count ? make_int2(first, max(first, end)) : make_int2(0, 0);
 }
 
-/* Queries that see key k: what sm90_keys_of() is of queries. */
+/* Queries that see key k: what sm90_keys_of() is of queries. None begin behind the last query. */
 GPU_FN int2 sm90_queries_of(const sm90_mask &m, const sm90_backward_sequence &s, int k) {
     int first = k - m.behind, end = min(k + m.before, SM90_FAR) + 1;
     if (m.chunk < SM90_FAR) {
@@ -114,7 +114,7 @@ GPU_FN int2 sm90_queries_of(const sm90_mask &m, const sm90_backward_sequence &s,
         first = max(first, begin);
         end = min(end, begin + m.chunk);
     }
-    first = max(first - s.index, 0);
+    first = min(max(first - s.index, 0), s.q_count);
     end = min(end - s.index, s.q_count);
     return k < s.k_count ? make_int2(first, max(first, end)) : make_int2(0, 0);
 }
