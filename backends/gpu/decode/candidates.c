@@ -1,4 +1,5 @@
-/* The operation "decode": kernels that do it in one launch. Other calls are composed. */
+/* The operation "decode": kernels that do it in one launch, or join splits in a second one. Other
+ * calls are composed. */
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/candidate_lists.h"

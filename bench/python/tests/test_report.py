@@ -220,10 +220,14 @@ def test_vllm_is_shown_beside_its_own_attention():
 
 def test_a_token_decoded_in_one_call_is_shown_beside_what_does_less(make):
     took = {"ropekit": 2e-5, "ropekit + cuDNN": 3e-5, "FlashAttention 3": 4e-5}
-    records = attentions("8K keys", 1, took, rotate="q", kv_cache="table")
-    records += attentions("fp8", 1, {"ropekit": 2e-5}, rotate="q", kv_cache="table")
+    fields = {"rotate": "q", "kv_cache": "table", "decode": True}
+    records = attentions("8K keys", 1, took, **fields)
+    records += attentions("fp8", 1, {"ropekit": 2e-5}, **fields)
     (machine,) = found_of(make([{**r, "suite": "attention-decode"} for r in records]))
-    rows = [["8K keys", "1", "20 us", "40 us", "-", "30 us"], ["fp8", "1", "20 us", "-", "-", "-"]]
+    rows = [
+        ["8K keys", "1", "20 us", "▲ first, 2.00x FlashAttention 3", "40 us", "-", "30 us"],
+        ["fp8", "1", "20 us", "alone", "-", "-", "-"],
+    ]
     assert documents.decode_rows(machine)[1:] == rows
 
 

@@ -79,9 +79,10 @@ def what(cell):
 
 
 def contested_prompts(machine):
-    """Cases of attention that rotate all their keys, and have a peer."""
+    """Cases of attention of prompts, or parts of them, that rotate and have a peer."""
     suite = machine.suites.get("attention")
-    return [c for c in suite.contested if what(c).get("rotate") == "qk"] if suite else []
+    cells = suite.contested if suite else []
+    return [c for c in cells if what(c).get("rotate") in ("qk", "q") and c.shape["tokens"] > 1]
 
 
 def kind(suite):
@@ -191,13 +192,19 @@ def length_rows(machine):
     return rows
 
 
+def of_keys(cell):
+    """The order of cases of decode: what is alike by keys and sequences."""
+    others = cell.label.split(" keys")[0].rpartition(", ")[0]
+    return others, what(cell).get("keys", 0), cell.shape["batch"]
+
+
 def decode_rows(machine):
     """Tokens decoded by a call that rotates, appends and attends, beside what does the same or less."""
     cells = [c for c in machine.suites[DECODED].cells if CALL in c.rows] if DECODED in machine.suites else []
-    rows = [["case", "B", "ropekit", *BESIDE_DECODE]]
-    for c in cells:
+    rows = [["case", "B", "ropekit", "beside who appends too", *BESIDE_DECODE]]
+    for c in sorted(cells, key=of_keys):
         others = [alone(c, name) for name in BESIDE_DECODE.values()]
-        rows.append([c.label, str(c.shape["batch"]), duration(c.time(CALL)[0]), *others])
+        rows.append([c.label, str(c.shape["batch"]), duration(c.time(CALL)[0]), verdict(c), *others])
     return rows
 
 
