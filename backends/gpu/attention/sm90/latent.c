@@ -12,7 +12,7 @@ static int32_t box_of(const rope_attention_problem *p) {
 
 static int takes_cache(const rope_attention_problem *p) {
     return p->cache == ROPE_CACHE_TABLE && !p->ring && !p->rotates[1] &&
-           p->page_size <= INT32_MAX / 2 && box_of(p) >= 16 && p->k.store_dtype == p->rope.dtype &&
+           p->page_size <= INT32_MAX / 64 && box_of(p) >= 16 && p->k.store_dtype == p->rope.dtype &&
            p->k.dim_block == SM90_LATENT_DIM;
 }
 
