@@ -225,7 +225,8 @@ static gpu_attending choose_tiles(const gpu_attention_state *state, const rope_a
         a.kernel = GPU_ATTEND_SM90;
         return a;
     }
-    a.parts = gpu_attention_gathers(&state->problem, call, 1);
+    a.parts = gpu_attention_converts(&state->problem) &&
+              gpu_attention_gathers(&state->problem, call, 1);
     if (a.parts)
         a.fits |= gpu_attention_gathered_fits(&state->problem, call);
     if (a.x <= INT32_MAX / 2 && is_prompt(state, call, a.fits)) {

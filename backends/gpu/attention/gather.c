@@ -49,8 +49,9 @@ int gpu_attention_gathers(const rope_attention_problem *p, const rope_attention_
               looks = p->mask == ROPE_MASK_TREE ||
                       (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
                        p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR);
-    return gpu_attention_converts(p) &&
-           (!(varies || looks) || gpu_attention_gathers_at_once(p, call));
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
+    return (!(varies || looks) || gpu_attention_gathers_at_once(p, call)) &&
+           (gpu_attention_converts(p) || bytes_of(p, &s) <= MOST);
 }
 
 /* How many of `count` there is room for, one at least. */

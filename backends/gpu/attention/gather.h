@@ -38,8 +38,8 @@ typedef struct gpu_attention_part {
 /* Whether keys or values of a cache have another type than a problem's, or lie in blocks. */
 int gpu_attention_converts(const rope_attention_problem *problem);
 
-/* Whether a call gathers them, all together or in parts. packed: in parts also those of packed
- * sequences that have many rows of queries. */
+/* Whether a call that converts them, or that it pays to have gathered, gathers them, all together or
+ * in parts. packed: in parts also those of packed sequences that have many rows of queries. */
 int gpu_attention_gathers(const rope_attention_problem *problem, const rope_attention_call *call,
                           int packed);
 

@@ -109,9 +109,8 @@ int gpu_sm90_may_gather(const rope_attention_problem *p, const gpu_attention_siz
 
 int sm90_gathers(const rope_attention_problem *p, const rope_attention_call *call) {
     const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
-    return gpu_attention_converts(p) ? gpu_attention_gathers(p, call, 0)
-                                     : pays(p, (double)call->rope.tokens * (double)shares) &&
-                                           gpu_attention_gathers_at_once(p, call);
+    return (gpu_attention_converts(p) || pays(p, (double)call->rope.tokens * (double)shares)) &&
+           gpu_attention_gathers(p, call, 0);
 }
 
 /* Lanes that copy a tile of keys from a table's pages, each 64 elements of some keys. */

@@ -230,7 +230,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
         error = l->keys_too ? launch_keys(l, ahead)
                             : sm90_launch_angles(p, l->call, &l->memory, ahead, l->stream);
-    if (!gpu_attention_converts(p))
+    if (!sm90_gathers(p, l->call))
         return error == gpuSuccess ? attend(l, tall_from, 1) : error;
     const size_t row =
         sm90_has_rows(l->call) ? (size_t)l->call->rope.tokens * gpu_sm90_angles(p) : 0;

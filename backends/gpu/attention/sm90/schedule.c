@@ -7,9 +7,9 @@
 #include <float.h>
 
 /* Units whose tiles run side by side, the longest ones first: as many as have so many bytes of keys
- * and values, which stay in the L2, but some at least, and not so many that short tiles follow long
- * ones late. */
-enum { GROUP = 16, LARGE_GROUP = 32, GROUP_BYTES = 40 << 20 };
+ * and values, which stay in the L2, but some at least or as many as have so many tiles, and not so
+ * many that short tiles follow long ones late. */
+enum { GROUP = 16, GROUP_TILES = 4096, LARGE_GROUP = 32, GROUP_BYTES = 40 << 20 };
 
 int32_t sm90_pack_of(int64_t shares) {
     return shares <= 64 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares) : 0;
@@ -20,7 +20,8 @@ static int64_t group_of(const rope_attention_problem *p, const rope_attention_ca
                         const sm90_schedule *s) {
     const int64_t each = 2 * (p->head_dim + p->v_head_dim) * call->k_tokens,
                   fit = each > 0 ? GROUP_BYTES / each * (s->shares >> s->pack) : s->units,
-                  most = fit < GROUP ? GROUP : gpu_at_most(fit, LARGE_GROUP),
+                  least = gpu_at_most(gpu_divide_up(GROUP_TILES, s->each), GROUP),
+                  most = fit < least ? least : gpu_at_most(fit, LARGE_GROUP),
                   parts = gpu_divide_up(s->units, most);
     return parts > 1 ? gpu_divide_up(s->units, parts) : s->units;
 }
