@@ -46,7 +46,7 @@ def test_demo(tmp_path: Path) -> None:
 
 def test_train_help() -> None:
     text = " ".join(run(EXAMPLES / "train.py", "--help").split())
-    assert "scaled_dot_product_attention, and with ropekit.attention. positional" in text
+    assert "scaled_dot_product_attention, and ropekit.attention. positional" in text
 
 
 def test_train(tmp_path: Path) -> None:
@@ -54,12 +54,48 @@ def test_train(tmp_path: Path) -> None:
     text = run(EXAMPLES / "train.py", folder, "--steps", "8", "--device", "cpu", "--twice")
     losses = [float(x) for x in re.findall(r"(\d\.\d+) at last", text)]
     apart = [float(x) for x in re.findall(r"at most (\S+) from", text)]
-    assert len(losses) == 3 and max(losses) < 5.0  # from log 256, 5.5
-    assert len(apart) == 3 and max(apart) < 1e-3
-    assert "once more: the same losses" in text
+    assert len(losses) == 5 and max(losses) < 5.0  # from log 256, 5.5
+    assert len(apart) == 5 and max(apart) < 1e-3
+    assert all(f"\n{name}, deterministic: " in text for name in ("sdpa", "ropekit"))
+    assert "ropekit, deterministic, once more: the same losses" in text
     assert folder.is_dir()
     pytest.importorskip("matplotlib")
     assert (folder / "train.png").stat().st_size > 10000
+
+
+FLASH_ATTN_3 = """
+import torch, train
+from torch.nn.functional import scaled_dot_product_attention
+
+def attended(*heads):
+    heads = (x.transpose(1, 2) for x in heads)
+    return scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True).transpose(1, 2)
+
+def bwd(dout, q, k, v, out, lse, is_causal, deterministic):
+    assert is_causal and deterministic == torch.are_deterministic_algorithms_enabled()
+    with torch.enable_grad():
+        heads = [x.detach().requires_grad_() for x in (q, k, v)]
+        return *torch.autograd.grad(attended(*heads), heads, dout), lse.clone()
+
+library = torch.library.Library("flash_attn_3", "DEF")
+library.define("fwd(Tensor q, Tensor k, Tensor v, *, bool is_causal) -> (Tensor, Tensor)")
+library.define("bwd(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, *, "
+    "bool is_causal, bool deterministic) -> (Tensor, Tensor, Tensor, Tensor)")
+library.impl("fwd", lambda q, k, v, is_causal: (attended(q, k, v).clone(), torch.ones(1)), "CPU")
+library.impl("bwd", bwd, "CPU")
+text = torch.arange(1024) % 64
+for by in (train.sdpa, train.flash_attn_3):
+    for in_order in (False, True):
+        steps = train.train((by, in_order), train.SIZES["small"], text, 2, torch.float32)
+        print([loss for loss, _ in steps])
+"""
+
+
+def test_train_flash_attn_3(tmp_path: Path) -> None:
+    """Operators of FlashAttention 3's names, on the CPU, train as PyTorch's do."""
+    code = tmp_path / "code.py"
+    code.write_text(f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n{FLASH_ATTN_3}")
+    assert len(losses := run(code).splitlines()) == 4 and len(set(losses)) == 1
 
 
 def examples_of(page: Path) -> list[str]:
