@@ -304,45 +304,18 @@ static bool check_boundaries(const options *o) {
     return true;
 }
 
-/* Its tokens are rows of a batch, at indices that their positions say. */
-static bool check_decode(const options *o) {
-    const bool cached =
-        o->appends.cache == ROPE_CACHE_TABLE || o->appends.cache == ROPE_CACHE_SEQUENCE;
-    if (o->decode && (!cached || o->backward || o->cu_seqlens.count || o->sequence_offsets.count ||
-                      o->keys < o->tokens)) {
-        message("decode is given; allowed is none without --kv-cache=table or sequence and --keys "
-                "of --tokens or more, nor with --backward, --cu-seqlens or --sequence-offsets");
-        return false;
-    }
-    return true;
-}
-
-static bool check_scales(const options *o) {
-    for (int t = CHECK_K; t <= CHECK_V; t++)
-        if (o->decode && shape_part(o, t)->scale > ROPE_SCALE_TENSOR) {
-            message("--%s-scale is given; allowed with --decode is tensor",
-                    t == CHECK_K ? "k" : "v");
-            return false;
-        }
-    return true;
-}
-
-static bool check_options(const options *o) {
+static bool check_keys(const options *o) {
     if (!o->appends.cache && o->keys && o->keys != o->tokens) {
         message("--keys is %lld; allowed without --kv-cache is --tokens, %lld", (long long)o->keys,
                 (long long)o->tokens);
         return false;
     }
-    if (o->v_in_k && (!o->appends.cache || shape_dim(o, CHECK_V) > o->desc.head_dim)) {
-        message("v-in-k is given; allowed is none without --kv-cache, nor with --v-head-dim "
-                "beyond --head-dim");
+    if (o->decode && o->keys < o->tokens) {
+        message("--keys is %lld; allowed with --decode is --tokens, %lld, or more",
+                (long long)o->keys, (long long)o->tokens);
         return false;
     }
-    if (o->nondeterministic && !o->backward) {
-        message("nondeterministic is given; allowed is none without --backward");
-        return false;
-    }
-    return check_decode(o) && check_scales(o) && check_boundaries(o);
+    return true;
 }
 
 static bool describe(workload *w) {
@@ -359,7 +332,7 @@ static bool describe(workload *w) {
     d->k.scale = o->appends.k.scale;
     d->v.dtype = o->appends.v.store_dtype;
     d->v.scale = o->appends.v.scale;
-    if (!check_options(o) || !target_desc(o, &d->rope))
+    if (!check_keys(o) || !check_boundaries(o) || !target_desc(o, &d->rope))
         return false;
     if (d->rotation == ROPE_ATTENTION_ROTATE_NONE)
         d->rope = target_without_rotation(&d->rope);

@@ -17,8 +17,8 @@ static const option_field *find_field(const char *name, size_t length) {
     return NULL;
 }
 
-static bool is_given(const options *o, const char *name) {
-    return o->value[find_field(name, strlen(name)) - option_fields] != NULL;
+static const char *given(const options *o, const char *name) {
+    return o->value[find_field(name, strlen(name)) - option_fields];
 }
 
 bool options_apply(options *o, const char *settings) {
@@ -104,6 +104,15 @@ options options_usual(void) {
 
 /* --- what does not go together --- */
 
+/* Names an option, its value and what is allowed; false. */
+static bool refuse(const options *o, const char *name, const char *allowed, const char *by) {
+    const bool flag = find_field(name, strlen(name))->kind == OPTION_FLAG;
+    const char *value = flag ? "given" : given(o, name), *quote = flag || !value ? "" : "\"";
+    message("--%s is %s%.60s%s; allowed %s%s", name, quote, value ? value : "not given", quote,
+            allowed, by);
+    return false;
+}
+
 /* The operations that read an option, as the reason of a refusal has them; NULL where the options'
  * does. */
 static const char *readers(const options *o, const option_field *field) {
@@ -119,22 +128,56 @@ static const char *readers(const options *o, const option_field *field) {
 
 /* What only another operation would read is refused. */
 static bool check_operation(const options *o) {
-    if (o->attention && (o->append || o->in_place)) {
-        message("--%s is given; allowed is none with --attention",
-                o->append ? "append" : "in-place");
-        return false;
-    }
+    if (o->attention && (o->append || o->in_place))
+        return refuse(o, o->append ? "append" : "in-place", "is none with ", "--attention");
     for (int32_t i = 0; i < option_field_count; i++) {
-        const option_field *field = &option_fields[i];
-        const char *by = o->value[i] ? readers(o, field) : NULL;
-        if (by && field->kind == OPTION_FLAG)
-            message("--%s is given; allowed is none without %s", field->name, by);
-        else if (by)
-            message("--%s is \"%.60s\"; allowed is none without %s", field->name, o->value[i], by);
+        const char *by = o->value[i] ? readers(o, &option_fields[i]) : NULL;
         if (by)
-            return false;
+            return refuse(o, option_fields[i].name, "is none without ", by);
     }
     return true;
+}
+
+/* Its tokens are rows of a batch, at indices that their positions say. */
+static bool check_decode(const options *o) {
+    static const char *const unread[] = {"backward", "cu-seqlens", "sequence-offsets"};
+    static const char *const scales[] = {"k-scale", "v-scale"};
+    const int32_t scale[] = {o->appends.k.scale, o->appends.v.scale};
+    if (o->appends.cache != ROPE_CACHE_TABLE && o->appends.cache != ROPE_CACHE_SEQUENCE)
+        return refuse(o, "kv-cache", "with --decode is ", "table|sequence");
+    for (size_t i = 0; i < sizeof unread / sizeof unread[0]; i++)
+        if (given(o, unread[i]))
+            return refuse(o, unread[i], "is none with ", "--decode");
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
+        if (scale[i] > ROPE_SCALE_TENSOR)
+            return refuse(o, scales[i], "with --decode is ", "tensor");
+    return true;
+}
+
+/* Values that begin keys are stored as those. */
+static bool share_store(options *o) {
+    const rope_append_part *k = &o->appends.k;
+    rope_append_part *v = &o->appends.v;
+    if (!o->appends.cache)
+        return refuse(o, "v-in-k", "is none without ", "--kv-cache");
+    if (o->appends.v_head_dim > o->desc.head_dim) {
+        message("--v-head-dim is %d; allowed with --v-in-k is 1..%d, as --head-dim",
+                o->appends.v_head_dim, o->desc.head_dim);
+        return false;
+    }
+    if (v->store_dtype && v->store_dtype != k->store_dtype)
+        return refuse(o, "v-store-dtype", "with --v-in-k is ", "that of --k-store-dtype");
+    if (v->scale && v->scale != k->scale)
+        return refuse(o, "v-scale", "with --v-in-k is ", "that of --k-scale");
+    v->store_dtype = k->store_dtype;
+    v->scale = k->scale;
+    return true;
+}
+
+static bool check_attention(options *o) {
+    if (o->nondeterministic && !o->backward)
+        return refuse(o, "nondeterministic", "is none without ", "--backward");
+    return (!o->decode || check_decode(o)) && (!o->v_in_k || share_store(o));
 }
 
 /* Keys of the cache come alone, and are normalised already. */
@@ -144,7 +187,7 @@ static bool drop_tensors(options *o) {
     if (o->appends.k_source != ROPE_SOURCE_CACHE)
         return true;
     for (int i = 0; i < 2; i++) {
-        if (*heads[i] > 0 && is_given(o, names[i])) {
+        if (*heads[i] > 0 && given(o, names[i])) {
             message("--%s is \"%lld\"; allowed is 0 with --k-source=cache", names[i],
                     (long long)*heads[i]);
             return false;
@@ -165,8 +208,8 @@ bool options_parse(options *o, int argc, char **argv) {
     }
     if (!note_arguments(o, argc, argv) || !store_given(o, true))
         return false;
-    o->help = is_given(o, "help");
-    o->append = is_given(o, "append");
+    o->help = given(o, "help") != NULL;
+    o->append = given(o, "append") != NULL;
     if (o->help)
         return true;
     if (!o->config && o->command == COMMAND_DEMO)
@@ -180,9 +223,9 @@ bool options_parse(options *o, int argc, char **argv) {
     fill_defaults(o);
     if (!store_given(o, false))
         return false;
-    if (is_given(o, "dtype"))
+    if (given(o, "dtype"))
         o->dtype_is_assumed = false;
-    return check_operation(o) && drop_tensors(o);
+    return check_operation(o) && check_attention(o) && drop_tensors(o);
 }
 
 /* --- help --- */
