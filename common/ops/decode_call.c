@@ -88,22 +88,31 @@ static rope_status check_queries(const rope_args *rope) {
     return ROPE_OK;
 }
 
-/* Values that are the first elements of keys are stored as those. */
+#define WITHIN_KEYS "where v.heads is 0 and v_cache is k_cache"
+
+/* Values that are the first elements of keys are stored as those, with nothing of their own. */
 static rope_status check_values(const rope_decode_problem *problem, const rope_append_args *args) {
-    const rope_append_steps *k = &problem->attention->k, *v = &problem->attention->v;
-    if (args->v.heads || args->v_cache.data != args->k_cache.data ||
-        (v->store_dtype == k->store_dtype && v->scale == k->scale))
+    const rope_append_steps *k = &problem->append->steps[ROPE_APPEND_K],
+                            *v = &problem->append->steps[ROPE_APPEND_V];
+    if (args->v.heads || args->v_cache.data != args->k_cache.data)
         return ROPE_OK;
+    if (v->norm)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "v.norm.type is %s; allowed is 0 " WITHIN_KEYS,
+                         rope_choice_name(rope_norm_names, v->norm).text);
+    if (v->factor != 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "v.factor is %g; allowed is 1 " WITHIN_KEYS,
+                         (double)v->factor);
     if (v->store_dtype != k->store_dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "v.store_dtype is %s; allowed is k's, %s, where v.heads is 0 and v_cache "
-                         "is k_cache",
+                         "v.store_dtype is %s; allowed is k's, %s, " WITHIN_KEYS,
                          rope_choice_name(rope_dtype_names, v->store_dtype).text,
                          rope_choice_name(rope_dtype_names, k->store_dtype).text);
-    return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                     "v.scale is %s; allowed is k's, %s, where v.heads is 0 and v_cache is k_cache",
-                     rope_choice_name(rope_scale_names, v->scale).text,
-                     rope_choice_name(rope_scale_names, k->scale).text);
+    if (v->scale != k->scale)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "v.scale is %s; allowed is k's, %s, " WITHIN_KEYS,
+                         rope_choice_name(rope_scale_names, v->scale).text,
+                         rope_choice_name(rope_scale_names, k->scale).text);
+    return ROPE_OK;
 }
 
 /* What attention writes beside what the append reads and writes, and the other way round. */

@@ -65,7 +65,8 @@ static inline rope_decode_desc rope_decode_desc_init() {
  * append.block_table. That is then required, and lists the pages that attention reads.
  *
  * Keys whose first elements are their values, as of MLA, are cached once: append.v.heads is 0, and
- * append.v_cache is k_cache. The descriptor's v is then as its k.
+ * append.v_cache is k_cache. The descriptor's v then has k's store_dtype and scale, and no norm or
+ * factor.
  */
 typedef struct rope_decode_args {
     size_t struct_size; /**< sizeof(rope_decode_args). */

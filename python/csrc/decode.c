@@ -32,7 +32,11 @@ static const char *check_values(const append_call *c) {
     if (c->scale[PART_V].handle || c->scale_out[PART_V].handle)
         return fail("%s is given; allowed is None without v",
                     c->scale[PART_V].handle ? "v_scale" : "v_scale_out");
-    int same = tensor_read(k) == tensor_read(v) && k->dtype == v->dtype && k->dims == v->dims;
+    if (v->dims != k->dims)
+        return fail("v_cache has %" PRId64 " dimensions; allowed without v is %" PRId64
+                    ", those of k_cache",
+                    v->dims, k->dims);
+    int same = tensor_read(k) == tensor_read(v) && k->dtype == v->dtype;
     for (int64_t d = 0; d < k->dims && same; d++)
         same = v->sizes[d] <= k->sizes[d] && (v->sizes[d] <= 1 || k->strides[d] == v->strides[d]);
     return same ? NULL

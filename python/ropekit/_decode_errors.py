@@ -51,7 +51,7 @@ def given_of(arguments: Any) -> dict[str, Any]:
 def _words(text: str) -> str:
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text)
-    text = explain_attention(text)
+    text = explain_attention(text).replace("where v.heads is 0 and v_cache is k_cache", "without v")
     return re.sub(r"None or any of sdpa, library, ", "None, composed, library or any of ", text)
 
 

@@ -340,8 +340,14 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "v_cache is NoneType; allowed is a tensor, which without v", {"v_cache": None}),
     (ValueError, "v_cache lies elsewhere than k_cache; allowed without v is its first elements", {
         "v": None}),
+    (ValueError, "v_cache has 5 dimensions; allowed without v is 4, those of k_cache", {
+        "v": None, "v_cache": CACHES["k_cache"][..., None]}),
     (ValueError, "v_scale is given; allowed is None without v", {
         "v": None, "v_scale": torch.ones(1)}),
+    (ValueError, "v_norm_type is 'rms'; allowed is None without v", {
+        "v": None, "v_cache": CACHES["k_cache"], "config": ropekit.Config(v_norm_type="rms")}),
+    (ValueError, "v_factor is 2; allowed is 1 without v", {
+        "v": None, "v_cache": CACHES["k_cache"], "v_factor": 2.0}),
     (TypeError, "k is torch.float16; allowed is torch.float32, the type of q", {"k": K.half()}),
     (TypeError, "k_lengths is torch.float32; allowed is torch.int32 or torch.int64", {
         "k_lengths": lengths_of("cpu").float()}),

@@ -438,6 +438,22 @@ TEST(decode_errors, values_within_keys_of_another_type) {
     call_free(&call);
 }
 
+TEST(decode_errors, steps_of_values_within_keys) {
+    static decode_call call;
+    rope_decode_desc normed = decode_desc(), scaled = decode_desc();
+    normed.append.v.norm.type = ROPE_NORM_RMS;
+    scaled.append.v.factor = 2;
+    call_make(&call, &normed);
+    BAD_CALL(call, invalid,
+             "v.norm.type is 1 (ROPE_NORM_RMS); allowed is 0 where v.heads is 0 and v_cache is",
+             NULL, (a.append.v = (rope_tensor){0}, a.append.v_cache = a.append.k_cache));
+    call_free(&call);
+    call_make(&call, &scaled);
+    BAD_CALL(call, invalid, "v.factor is 2; allowed is 1 where v.heads is 0 and v_cache is", NULL,
+             (a.append.v = (rope_tensor){0}, a.append.v_cache = a.append.k_cache));
+    call_free(&call);
+}
+
 /* Scales that the call writes need not be there ahead of it; those of earlier keys must. */
 TEST(decode_errors, scales) {
     static decode_call call;
