@@ -21,7 +21,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -219,14 +219,23 @@ class _Info(ctypes.Structure):
     )
 
 
-def backends() -> Iterator[str]:
-    """Each backend of the library: its name, its file, and why it cannot be used."""
+class Backend(NamedTuple):
+    """A backend of the library."""
+
+    name: str
+    origin: str  #: its file
+    reason: str  #: why it cannot be used; "" where it can
+
+    def __str__(self) -> str:
+        return f"{self.name:8} {self.origin}: {self.reason or 'can be used'}"
+
+
+def backends() -> Iterator[Backend]:
     for i in range(library.rope_backend_count()):
         info = _Info(struct_size=ctypes.sizeof(_Info))
         if library.rope_backend_get(i, ctypes.byref(info)) != 0:
             raise RuntimeError(library.rope_last_error().decode())
-        name, origin, reason = (x.decode() for x in (info.name, info.origin, info.reason))
-        yield f"{name:8} {origin}: {reason if info.status else 'can be used'}"
+        yield Backend(*(x.decode() for x in (info.name, info.origin, info.reason)))
 
 
 def main(arguments: list[str] | None = None) -> int:

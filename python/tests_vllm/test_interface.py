@@ -8,6 +8,7 @@ import pytest
 import ropekit
 import torch
 import vllm
+from ropekit import check
 from ropekit.vllm import _attention, register
 from vllm.config import CacheConfig, ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.attention.chunked_local_attention import (
@@ -225,18 +226,18 @@ def test_batch_invariance_is_promised():
 @pytest.mark.parametrize(
     ("on_cpu", "invariant", "plugin", "kernel"),
     [
-        (True, "1", "cuda     x.so: can be used", None),
-        (False, "0", "cuda     x.so: can be used", None),
-        (False, "1", "cuda     x.so: can be used", "tiles"),
-        (False, "0", "cudnn    x.so: can be used", "tiles"),
-        (False, "0", "cudnn    x.so: no libcudnn.so.9", None),
+        (True, "1", ("cuda", "x.so", ""), None),
+        (False, "0", ("cuda", "x.so", ""), None),
+        (False, "1", ("cuda", "x.so", ""), "tiles"),
+        (False, "0", ("cudnn", "x.so", ""), "tiles"),
+        (False, "0", ("cudnn", "x.so", "no libcudnn.so.9"), None),
     ],
 )
 @pytest.mark.usefixtures("within")
 def test_bits_or_speed(monkeypatch, on_cpu, invariant, plugin, kernel):
     """On a GPU the library's choice, but for one kernel where vLLM is to be invariant."""
     monkeypatch.setattr(_attention, "_ON_CPU", on_cpu)
-    monkeypatch.setattr(_attention, "backends", lambda: iter([plugin]))
+    monkeypatch.setattr(_attention, "backends", lambda: iter([check.Backend(*plugin)]))
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
     config = _attention_of()._config
     assert config == config.replace(kernel=kernel)

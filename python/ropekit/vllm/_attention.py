@@ -58,7 +58,7 @@ def _kernel() -> str | None:
     """
     if _ON_CPU:
         return None
-    has_cudnn = any(x.startswith("cudnn ") and x.endswith("can be used") for x in backends())
+    has_cudnn = any(x.name == "cudnn" and not x.reason for x in backends())
     return "tiles" if envs.VLLM_BATCH_INVARIANT or has_cudnn else None
 
 
