@@ -41,6 +41,18 @@ def document(make):
     return make(records, implementations=[absent])
 
 
+def test_runs_of_one_day_and_build_have_one_row(make):
+    peers = [{"implementation": name, "version": "1.0"} for name in ("FlashInfer", "vLLM", "Liger-Kernel")]
+    made = [make([], implementations=some) for some in (peers[:1], peers[:2], peers[2:], peers[:2])]
+    made[-1]["time"] = "2020-01-01T00:00:00Z"
+    _, *rows = documents.run_rows(made)
+    assert [row[1] for row in rows] == [f"peers, {x['time'][:10]}" for x in made[2:]]
+    assert [row[-1] for row in rows] == [
+        "FlashInfer 1.0, vLLM 1.0, Liger-Kernel 1.0",
+        "FlashInfer 1.0, vLLM 1.0",
+    ]
+
+
 def test_lost_cases_are_marked_as_plainly_as_won_ones(document):
     results.check(document, "document")
     suite = suite_of(document)

@@ -233,17 +233,19 @@ def models(runs):
 
 
 def run_rows(runs):
-    rows = [["device", "run", "ropekit", "built by", "beside"]]
+    """Runs of one device, command, day and build in one row, beside whom any of them was."""
+    found = {}
     for run in (r for r in runs if r.get("device")):
         build = run["build"]
         built = ", ".join(
             filter(None, (build["compiler"], build["toolkit"], run["device"].get("driver", "")))
         )
-        found = [i for i in run.get("implementations", ()) if i["version"] and is_peer(i["implementation"])]
-        beside = [f"{i['implementation']} {i['version']}" for i in found]
-        name = f"{run['command']}, {run['time'][:10]}"
-        rows.append([run["device"]["name"], name, build["library"], built, ", ".join(beside)])
-    return rows
+        key = run["device"]["name"], f"{run['command']}, {run['time'][:10]}", build["library"], built
+        beside = [i for i in run.get("implementations", ()) if i["version"] and is_peer(i["implementation"])]
+        named = found.setdefault(key, {})  # in order
+        named |= {f"{i['implementation']} {i['version']}": None for i in beside}
+    rows = [[*key, ", ".join(named)] for key, named in found.items()]
+    return [["device", "run", "ropekit", "built by", "beside"], *rows]
 
 
 def figures(runs):
