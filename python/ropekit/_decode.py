@@ -177,7 +177,8 @@ def decode(
         q, k, v: of the new tokens, [batch, tokens, heads, head_dim], [tokens, heads, head_dim] of
             packed sequences, or the order of `layout`; the heads of k and v divide those of q. v is
             None where values are the first elements of cached keys, as of DeepSeek's absorbed MLA:
-            v_cache is then a view of k_cache, as k_cache[..., :512], and has its scales.
+            v_cache is then a view of k_cache, as k_cache[..., :512], and has its scales. A norm
+            and a factor of v are refused.
         k_lengths: [sequences], int32 or int64, keys of each sequence with the new ones, which are
             its last.
 
