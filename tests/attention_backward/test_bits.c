@@ -2,7 +2,7 @@
  * and whichever are wanted; a call touches nothing beside its buffers and its workspace. */
 #include "tests/attention/compare.h"
 #include "tests/attention/norms.h"
-#include "tests/attention_backward/cases.h"
+#include "tests/attention_backward/shapes.h"
 #include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
 #include "tests/support/guard.h"
@@ -88,15 +88,7 @@ static void check_alone(const backward_case *c, const char *kernel, const unsign
     for (int64_t n = 0; n < c->forward.parts; n++) {
         backward_plain(&one, c, n, 1);
         unsigned char *alone = arena_after(&one, kernel);
-        for (int32_t g = 0; g < GRADIENTS; g++) {
-            size_t bytes, same;
-            unsigned char *a = backward_rows(&all, together, g, n, &bytes),
-                          *b = backward_rows(&one, alone, g, 0, &same);
-            CHECK(bytes == same && memcmp(a, b, bytes) == 0,
-                  "d%c of sequence %lld differs where it is alone", "qkv"[g], (long long)n);
-            free(a);
-            free(b);
-        }
+        backward_check_bits("alone", &all, together, n, &one, alone, 0);
         free(alone);
         attention_free(&one.forward);
     }
@@ -120,42 +112,10 @@ static void check_threads(const backward_case *c, const char *kernel,
     }
 }
 
-/* Rows of n queries and keys, of heads of which `group` share one of keys. Results of the forward
- * are any numbers. */
+/* Rows of n queries and keys, of heads of which `group` share one of keys. */
 static void make_rows(backward_case *c, int32_t dtype, int64_t batch, int64_t n, int64_t heads,
                       int64_t group) {
-    enum { DIM = 64 };
-    const size_t size = (size_t)oracle_dtype_size(dtype), rows = (size_t)(batch * n * heads) * 4,
-                 q = rows / 4 * DIM * size, k = q / (size_t)group;
-    attention_case *f = &c->forward;
-    memset(c, 0, sizeof *c);
-    f->base.bytes = (4 * q + 4 * k + rows + 64 + 63) / 64 * 64;
-    f->base.arena = aligned_alloc(64, f->base.bytes);
-    f->base.random = random_stream(test_seed(), n);
-    f->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
-    f->desc.rope.dtype = dtype;
-    f->desc.rope.head_dim = DIM;
-    f->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
-    rope_attention_args *a = &f->args;
-    unsigned char *at = f->base.arena;
-    f->parts = a->rope.batch = batch;
-    a->rope.tokens = n;
-    for (int64_t row = 0; row < batch; row++)
-        f->q_count[row] = f->k_count[row] = n;
-    for (size_t i = 0; i < f->base.bytes / size; i++)
-        oracle_store(dtype, at, (int64_t)i, random_real(&f->base.random, -2, 2));
-    a->rope.q = (rope_tensor){.in = at, .heads = heads};
-    a->out.data = at + q;
-    a->rope.k = (rope_tensor){.in = at + 4 * q, .heads = heads / group};
-    a->v = (rope_tensor){.in = at + 4 * q + k, .heads = heads / group};
-    a->lse = (float *)(void *)(at + 4 * q + 4 * k);
-    for (int64_t i = 0; i < batch * n * heads; i++)
-        a->lse[i] = (float)random_real(&f->base.random, 8, 12);
-    c->args = (rope_attention_backward_args)ROPE_ATTENTION_BACKWARD_ARGS_INIT;
-    c->args.dout = at + 2 * q;
-    c->args.dq.data = at + 3 * q;
-    c->args.dk.data = at + 4 * q + 2 * k;
-    c->args.dv.data = at + 4 * q + 3 * k;
+    backward_make_shape(c, &(backward_shape){dtype, 64, 64, heads / group, group, batch, n});
 }
 
 /* Enough work for a team. */

@@ -1,5 +1,5 @@
 /* Gradients that are known: of rows that see no key, and of what is not seen. */
-#include "tests/attention_backward/cases.h"
+#include "tests/attention_backward/shapes.h"
 #include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
@@ -471,32 +471,12 @@ static const int64_t packed[PACKED + 1] = {0, 37, 102, 103, 150};
 
 /* Each has the bits of a plain call. */
 static void check_packed(const backward_case *c, const char *kernel, unsigned char *result) {
-    const int64_t row = dim * oracle_dtype_size(c->forward.desc.rope.dtype);
     unsigned char *alone = malloc(c->forward.base.bytes);
     for (int n = 0; n < PACKED; n++) {
-        backward_case one = *c;
-        rope_attention_args *a = &one.forward.args;
-        const int64_t first = packed[n], count = packed[n + 1] - first, q = HEADS * row;
-        a->rope.cu_seqlens = a->k_cu_seqlens = NULL;
-        a->rope.sequences = 0;
-        one.forward.parts = 1;
-        a->rope.tokens = a->k_tokens = one.forward.q_count[0] = one.forward.k_count[0] = count;
-        a->rope.q.in = (const char *)a->rope.q.in + first * q;
-        a->out.data = (char *)a->out.data + first * q;
-        a->rope.k.in = (const char *)a->rope.k.in + first * row;
-        a->v.in = (const char *)a->v.in + first * row;
-        a->lse += first * HEADS;
-        one.args.dout = (const char *)one.args.dout + first * q;
-        one.args.dq.data = (char *)one.args.dq.data + first * q;
-        one.args.dk.data = (char *)one.args.dk.data + first * row;
-        one.args.dv.data = (char *)one.args.dv.data + first * row;
+        backward_case one;
+        backward_alone(&one, c, n);
         CHECK_STATUS(ROPE_OK, backward_run(&one, kernel, alone));
-        const unsigned char *arena = c->forward.base.arena, *dq = one.args.dq.data,
-                            *dk = one.args.dk.data, *dv = one.args.dv.data;
-        CHECK(memcmp(alone + (dq - arena), result + (dq - arena), (size_t)(count * q)) == 0 &&
-                  memcmp(alone + (dk - arena), result + (dk - arena), (size_t)(count * row)) == 0 &&
-                  memcmp(alone + (dv - arena), result + (dv - arena), (size_t)(count * row)) == 0,
-              "gradients of sequence %d differ from those of a plain call", n);
+        backward_check_bits("alone", c, result, n, &one, alone, 0);
     }
     free(alone);
 }
