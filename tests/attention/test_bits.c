@@ -733,6 +733,13 @@ TEST(attention_bits, latent_pages) {
     }
 }
 
+/* Where element i of the keys of make_pages() lies, a key having `row` of them. */
+static int64_t paged_at(const attention_case *c, int64_t i, int64_t row) {
+    const int64_t n = i / row, page = c->desc.page_size;
+    const int32_t *table = c->args.block_table;
+    return (table[n / page] * page + n % page) * row + i % row;
+}
+
 /* Elements of a cache become 8 bits, times a scale of their head; or what these stand for. */
 static void make_coded(attention_case *c, int64_t count, int64_t dim, int coded) {
     static const float scales[2] = {0x1p-6f, 0x1p-5f};
@@ -741,10 +748,11 @@ static void make_coded(attention_case *c, int64_t count, int64_t dim, int coded)
     for (int t = 0; t < 2; t++)
         for (int64_t i = 0; i < count; i++) {
             const int8_t code = (int8_t)(i * (31 + t) % 251 - 125);
+            const int64_t at = paged_at(c, i, 2 * dim);
             if (coded)
-                ((int8_t *)(uintptr_t)data[t])[i] = code;
+                ((int8_t *)(uintptr_t)data[t])[at] = code;
             else
-                oracle_store(ROPE_BF16, (void *)(uintptr_t)data[t], i, code * scales[i / dim % 2]);
+                oracle_store(ROPE_BF16, (void *)(uintptr_t)data[t], at, code * scales[i / dim % 2]);
         }
     if (!coded)
         return;
@@ -758,6 +766,16 @@ typedef struct coded {
     int64_t dim, tokens, keys, page, table_pages;
 } coded;
 
+/* A table of `most` pages a sequence, of which the last ones are not there. */
+static void lengthen_table(attention_case *c, int64_t most) {
+    int32_t *table = (int32_t *)(uintptr_t)c->args.block_table;
+    const int64_t pages = c->args.table_pages;
+    if (device_is_host())
+        return;
+    memcpy(table + most, table + pages, (size_t)pages * sizeof *table);
+    c->args.table_pages = most;
+}
+
 /* Pages of 8 bits have the bits of what these stand for, also in a long table. */
 static void check_coded(const coded *s, const char *kernel) {
     attention_case c[3];
@@ -765,12 +783,8 @@ static void check_coded(const coded *s, const char *kernel) {
     for (int i = 0; i < 3; i++) {
         make_pages(&c[i], s->dim, s->dim, s->tokens, s->keys, s->page);
         make_coded(&c[i], 2 * s->keys * 2 * s->dim, s->dim, i > 0);
-        if (i == 2 && !device_is_host()) {
-            int32_t *table = (int32_t *)(uintptr_t)c[i].args.block_table;
-            const int64_t pages = c[i].args.table_pages;
-            memcpy(table + s->table_pages, table + pages, (size_t)pages * sizeof *table);
-            c[i].args.table_pages = s->table_pages;
-        }
+        if (i == 2)
+            lengthen_table(&c[i], s->table_pages);
         attention_describe(&c[i], kernel);
         result[i] = arena_after(&c[i], kernel);
         for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
@@ -796,6 +810,53 @@ TEST(attention_bits, pages_of_8_bits) {
 TEST(attention_bits, tall_tiles_of_8_bits) {
     static const coded some = {64, 1600, 1856, 64, 8400};
     check_coded(&some, kernel_beside_products());
+}
+
+/* The two sequences are packed. */
+static void pack(attention_case *c) {
+    int64_t *ends =
+        (int64_t *)(void *)((int32_t *)(uintptr_t)c->args.block_table + 2 * c->args.pages);
+    for (int n = 0; n < 3; n++)
+        ends[n] = n * c->args.rope.tokens;
+    c->args.rope.cu_seqlens = ends;
+    c->args.rope.sequences = 2;
+    c->args.rope.tokens *= 2;
+    c->args.rope.batch = 1;
+}
+
+/* Keys of 8 bits and their values within have the bits of what they stand for: in pages of any
+ * size, packed, and in tables so long that sequences, or heads of one, are converted in turns. */
+static void check_latent_coded(const char *kernel, int64_t tokens) {
+    static const int64_t sizes[] = {16, 12, 64, 64, 64};
+    enum { CASES_OF = sizeof sizes / sizeof *sizes };
+    attention_case c[CASES_OF];
+    unsigned char *result[CASES_OF];
+    for (int i = 0; i < CASES_OF; i++) {
+        make_latent_pages(&c[i], tokens, sizes[i]);
+        make_coded(&c[i], c[i].args.pages * sizes[i] * 2 * 576, 576, i > 0);
+        if (i == 3)
+            pack(&c[i]);
+        if (i == 2 || i == 4)
+            lengthen_table(&c[i], i == 2 ? 1000 : 3000);
+        attention_describe(&c[i], kernel);
+        result[i] = arena_after(&c[i], kernel);
+        for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
+            check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "of 8 bits");
+    }
+    for (int i = 0; i < CASES_OF; i++) {
+        attention_free(&c[i]);
+        free(result[i]);
+    }
+}
+
+TEST(attention_bits, latent_pages_of_8_bits) {
+    static const int64_t tokens[] = {1, 4, 7};
+    const char *kernel;
+    attention_required();
+    device_not_provided("bits depend on the layout");
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++)
+        for (int i = 0; i < 3; i++)
+            check_latent_coded(kernel, tokens[i]);
 }
 
 enum { PACKED = 4, PACKED_TOKENS = 26 };

@@ -151,7 +151,8 @@ TEST(attention_kernels, names_of_prompts_over_8_bits) {
 }
 
 /* Latent attention of few queries over pages, which Hopper has a kernel for. */
-static void check_name_of_latent(int64_t page_size, int32_t value_dim, int of_hopper) {
+static void check_name_of_latent(int64_t page_size, int32_t value_dim, int32_t store,
+                                 int of_hopper) {
     static const kind few = {NULL, ROPE_BF16, 576, 512, 1, 0, 0, {NULL}};
     rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
     rope_attention_args args = args_of(&few);
@@ -164,6 +165,7 @@ static void check_name_of_latent(int64_t page_size, int32_t value_dim, int of_ho
     desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
     desc.cache = ROPE_CACHE_TABLE;
     desc.page_size = page_size;
+    desc.k.dtype = desc.v.dtype = store;
     const rope_status status = rope_attention_plan_create(&desc, &plan);
     if (status == ROPE_ERROR_UNSUPPORTED || status == ROPE_ERROR_INVALID_VALUE)
         SKIP("no such kernel");
@@ -203,10 +205,13 @@ TEST(attention_kernels, names_of_latent_calls_over_pages) {
     attention_required();
     device_not_provided("it has kernels of its own");
     const int of_hopper = is_hopper();
-    check_name_of_latent(16, 512, of_hopper);
-    check_name_of_latent(64, 512, of_hopper);
-    check_name_of_latent(20, 512, 0);
-    check_name_of_latent(16, 256, 0);
+    check_name_of_latent(16, 512, 0, of_hopper);
+    check_name_of_latent(64, 512, 0, of_hopper);
+    check_name_of_latent(20, 512, 0, 0);
+    check_name_of_latent(16, 256, 0, 0);
+    check_name_of_latent(64, 512, ROPE_F8E4M3, of_hopper);
+    check_name_of_latent(20, 512, ROPE_F8E5M2, of_hopper);
+    check_name_of_latent(16, 256, ROPE_F8E4M3, 0);
 }
 
 /* --- of generated calls, beside what the emulated device launched --- */

@@ -289,7 +289,7 @@ TEST(decode_latent, a_sequence_of_too_many_tokens) {
 /* Calls that it leaves to the others. */
 TEST(decode_latent, calls_that_it_declines) {
     latent_required();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         latent o = cases[0];
         o.tokens = i == 0 ? 5 : 1;
         o.page_size = i == 1 ? 20 : 64;
@@ -298,6 +298,8 @@ TEST(decode_latent, calls_that_it_declines) {
         latent_make(&c, &o, &p, 0);
         if (i == 2)
             c.args.append.rope.q.out = (void *)(uintptr_t)c.args.append.rope.q.in;
+        if (i == 3)
+            c.desc.append.k.store_dtype = c.desc.append.v.store_dtype = ROPE_F8E4M3;
         unsigned char *result = malloc(p.bytes);
         const rope_status status = decode_run(&c, one_launch, 0, result);
         CHECK(status == ROPE_ERROR_UNSUPPORTED || status == ROPE_ERROR_INVALID_VALUE,

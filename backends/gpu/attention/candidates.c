@@ -59,7 +59,7 @@ static gpuError_t load_latent(gpu_attention_state *state, int32_t device) {
 
 static gpuError_t load_gather(const gpu_attention_state *state) {
     int32_t early;
-    return state->tiles == GPU_GENERIC
+    return state->tiles == GPU_GENERIC && !state->wide_heads
                ? gpuSuccess
                : gpu_kernels_load(
                      &gpu_attention_gather_kernels[state->problem.rope.dtype == ROPE_BF16], 1,

@@ -71,16 +71,23 @@ static int has(const gpu_attention_state *state, int32_t kernel) {
 
 /* --- what a call has --- */
 
-/* Whether places in the cache are; of one head or one block its stride does not count. */
+/* Whether places in the cache are, and what lies there; of one head or one block its stride does
+ * not count. */
 static int are_cached_alike(const rope_attention_problem *p, const rope_attention_call *call) {
     const int64_t *k = call->k.cache_stride, *v = call->v.cache_stride;
     const int blocks = p->k.dim_block < p->head_dim || p->v.dim_block < p->v_head_dim;
     return call->k.cache == call->v.cache && k[0] == v[0] && k[1] == v[1] && k[4] == v[4] &&
-           (call->k.heads == 1 || k[2] == v[2]) && (!blocks || k[3] == v[3]);
+           (call->k.heads == 1 || k[2] == v[2]) &&
+           (!blocks || (k[3] == v[3] && p->k.dim_block == p->v.dim_block)) &&
+           p->k.store_dtype == p->v.store_dtype && p->k.scale == p->v.scale &&
+           call->k.scale == call->v.scale &&
+           !memcmp(call->k.scale_stride, call->v.scale_stride, sizeof call->k.scale_stride);
 }
 
 int gpu_attention_are_same(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_append_operand *k = &call->k, *v = &call->v;
+    if (v->out) /* gathered */
+        return k->out == v->out;
     if (k->out || !k->in != !v->in || p->v_head_dim > p->head_dim)
         return 0;
     return k->in ? k->in == v->in && !memcmp(k->in_stride, v->in_stride, sizeof k->in_stride)
@@ -225,8 +232,8 @@ static gpu_attending choose_tiles(const gpu_attention_state *state, const rope_a
         a.kernel = GPU_ATTEND_SM90;
         return a;
     }
-    a.parts = gpu_attention_converts(&state->problem) &&
-              gpu_attention_gathers(&state->problem, call, 1);
+    a.parts =
+        gpu_attention_converts(&state->problem) && gpu_attention_gathers(&state->problem, call, 1);
     if (a.parts)
         a.fits |= gpu_attention_gathered_fits(&state->problem, call);
     if (a.x <= INT32_MAX / 2 && is_prompt(state, call, a.fits)) {
@@ -236,8 +243,8 @@ static gpu_attending choose_tiles(const gpu_attention_state *state, const rope_a
     return a;
 }
 
-void gpu_attention_choose(const gpu_attention_state *state, const rope_attention_call *call,
-                          gpu_attention_choice *choice) {
+static void choose(const gpu_attention_state *state, const rope_attention_call *call,
+                   gpu_attention_choice *choice) {
     const gpu_attention_sizes sizes = gpu_attention_sizes_of(&state->problem, call);
     const int64_t group = sizes.q_heads / sizes.k_heads;
     const int varies = call->rope.position.cu_seqlens || call->q_lengths,
@@ -254,6 +261,21 @@ void gpu_attention_choose(const gpu_attention_state *state, const rope_attention
         choice->rest = state->tiles == GPU_GENERIC
                            ? choose_flat(state, call, fits)
                            : choose_tiles(state, call, fits | (splits ? GPU_TILE_LEAVES_FEW : 0));
+}
+
+void gpu_attention_choose(const gpu_attention_state *state, const rope_attention_call *call,
+                          gpu_attention_choice *choice) {
+    const rope_attention_problem *p = &state->problem;
+    const int gathers = state->wide_heads && gpu_attention_gathers_for_all(p, call);
+    rope_attention_call rows = *call;
+    gpu_attention_part part = {0};
+    if (gathers && gpu_attention_next_part(p, call, &part)) {
+        rows = gpu_attention_part_of(p, call, &part);
+        /* wherever they will be */
+        (void)gpu_attention_gathering(p, &rows, (void *)(uintptr_t)GPU_WORKSPACE_ALIGNMENT, 0);
+    }
+    choose(state, &rows, choice);
+    choice->gathers = gathers;
 }
 
 int gpu_attention_rotates_queries(const gpu_attention_state *state,

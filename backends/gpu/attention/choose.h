@@ -45,6 +45,7 @@ typedef struct gpu_attention_choice {
     int32_t ones;       /* ... but those of one query, which GPU_ATTEND_DECODE has */
     gpu_attending rest; /* attends to all sequences that `few` does not */
     int32_t join;       /* GPU_JOIN_ or GPU_ATTEND_NONE */
+    int32_t gathers;    /* all attend to what is gathered, part by part; each chooses again */
     gpu_attention_parts parts; /* but for where they are */
 } gpu_attention_choice;
 

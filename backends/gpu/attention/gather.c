@@ -1,6 +1,7 @@
 /* Which calls gather keys and values of a cache, in which parts, and that launch. */
 #include "backends/gpu/attention/gather.h"
 
+#include "backends/gpu/attention/choose.h"
 #include "backends/gpu/attention/kernels.h"
 #include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/geometry.h"
@@ -21,14 +22,20 @@ int gpu_attention_converts(const rope_attention_problem *p) {
 }
 
 /* Of keys and values of a sequence's head. */
-static double bytes_of(const rope_attention_problem *p, const gpu_attention_sizes *s) {
+static double bytes_within(const rope_attention_problem *p, const gpu_attention_sizes *s) {
     return 2.0 * (p->head_dim + p->v_head_dim) * (double)s->k_tokens;
+}
+
+static double bytes_of(const rope_attention_problem *p, const rope_attention_call *call) {
+    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
+    return gpu_attention_are_same(p, call) ? 2.0 * p->head_dim * (double)s.k_tokens
+                                           : bytes_within(p, &s);
 }
 
 int gpu_attention_gathers_at_once(const rope_attention_problem *p,
                                   const rope_attention_call *call) {
-    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
-    return bytes_of(p, &s) * (double)s.k_heads * (double)s.sequences <= MOST;
+    return bytes_of(p, call) * (double)call->k.heads * (double)rope_attention_sequences(call) <=
+           MOST;
 }
 
 /* Whether packed sequences have so many rows of queries that not all have few. */
@@ -38,20 +45,27 @@ static int has_many(const rope_attention_call *call) {
            call->rope.tokens * group - rope_attention_sequences(call) * GPU_SPLIT_ROWS >= MANY;
 }
 
+/* Whether a row's tree or a position that may not be there is looked for. */
+static int looks(const rope_attention_problem *p) {
+    return p->mask == ROPE_MASK_TREE || (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+                                         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR);
+}
+
 /* Converted keys and values of all sequences may be many times what a cache has. So they take turns
  * in the same memory: some sequences, or some heads of one. Not where sequences may all have few
- * queries, which are left out: these launches would be in vain; nor where a row's tree or a
- * position that may not be there is looked for. */
+ * queries, which are left out: these launches would be in vain. */
 int gpu_attention_gathers(const rope_attention_problem *p, const rope_attention_call *call,
                           int packed) {
-    const int varies = (call->rope.position.cu_seqlens || call->q_lengths) &&
-                       !(packed && has_many(call)),
-              looks = p->mask == ROPE_MASK_TREE ||
-                      (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
-                       p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR);
-    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
-    return (!(varies || looks) || gpu_attention_gathers_at_once(p, call)) &&
-           (gpu_attention_converts(p) || bytes_of(p, &s) <= MOST);
+    const int varies =
+        (call->rope.position.cu_seqlens || call->q_lengths) && !(packed && has_many(call));
+    return (!(varies || looks(p)) || gpu_attention_gathers_at_once(p, call)) &&
+           (gpu_attention_converts(p) || bytes_of(p, call) <= MOST);
+}
+
+int gpu_attention_gathers_for_all(const rope_attention_problem *p,
+                                  const rope_attention_call *call) {
+    return gpu_attention_converts(p) && gpu_attention_gathered_fits(p, call) &&
+           bytes_of(p, call) <= MOST && (!looks(p) || gpu_attention_gathers_at_once(p, call));
 }
 
 /* How many of `count` there is room for, one at least. */
@@ -61,30 +75,24 @@ static int64_t fit(double bytes, int64_t count) {
 }
 
 /* Smaller calls may have larger parts. */
-double gpu_attention_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s) {
-    const double head = bytes_of(p, s), all = head * (double)s->k_heads * (double)s->sequences,
-                 most = gpu_attention_converts(p) && head > MOST ? head : MOST;
+double gpu_attention_gathered(const rope_attention_problem *p, const gpu_attention_sizes *s,
+                              int for_all) {
+    const double head = bytes_within(p, s), all = head * (double)s->k_heads * (double)s->sequences,
+                 most = gpu_attention_converts(p) && !for_all && head > MOST ? head : MOST;
     return all < most ? all : most;
-}
-
-static gpu_attention_part first_part(const rope_attention_problem *p,
-                                     const gpu_attention_sizes *s) {
-    const double head = bytes_of(p, s), all = head * (double)s->k_heads;
-    return (gpu_attention_part){.sequences = fit(all, s->sequences),
-                                .heads = all <= MOST ? s->k_heads : fit(head, s->k_heads)};
 }
 
 int gpu_attention_next_part(const rope_attention_problem *p, const rope_attention_call *call,
                             gpu_attention_part *part) {
-    const gpu_attention_sizes s = gpu_attention_sizes_of(p, call);
-    const gpu_attention_part most = first_part(p, &s);
+    const int64_t sequences = rope_attention_sequences(call), heads = call->k.heads;
+    const double head = bytes_of(p, call), all = head * (double)heads;
     part->head += part->heads;
-    if (part->head >= s.k_heads) {
+    if (part->head >= heads) {
         part->head = 0;
         part->sequence += part->sequences;
     }
-    part->sequences = gpu_at_most(s.sequences - part->sequence, most.sequences);
-    part->heads = gpu_at_most(s.k_heads - part->head, most.heads);
+    part->sequences = gpu_at_most(sequences - part->sequence, fit(all, sequences));
+    part->heads = gpu_at_most(heads - part->head, all <= MOST ? heads : fit(head, heads));
     return part->sequences > 0;
 }
 
@@ -166,9 +174,13 @@ gpu_gathering gpu_attention_gathering(const rope_attention_problem *p, rope_atte
     gpu_gathering g = {.tile = 1,
                        .k_moves = gpu_moves_cache(p, &p->k, call, &call->k),
                        .v_moves = gpu_moves_cache(p, &p->v, call, &call->v)};
+    const int same = gpu_attention_are_same(p, call);
     if (all || takes(p, &p->k, &call->k))
         g.keys = rows_of(call, &call->k, p->head_dim, &at);
-    if (all || takes(p, &p->v, &call->v))
+    if (same && g.keys.data) {
+        call->v.out = call->k.out;
+        memcpy(call->v.out_stride, call->k.out_stride, sizeof call->v.out_stride);
+    } else if (all || takes(p, &p->v, &call->v))
         g.values = rows_of(call, &call->v, p->v_head_dim, &at);
     return g;
 }

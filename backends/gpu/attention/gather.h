@@ -38,18 +38,23 @@ typedef struct gpu_attention_part {
 /* Whether keys or values of a cache have another type than a problem's, or lie in blocks. */
 int gpu_attention_converts(const rope_attention_problem *problem);
 
-/* Whether a call that converts them, or that it pays to have gathered, gathers them, all together or
- * in parts. packed: in parts also those of packed sequences that have many rows of queries. */
+/* Whether a call that converts them, or that it pays to have gathered, gathers them, all together
+ * or in parts. packed: in parts also those of packed sequences that have many rows of queries. */
 int gpu_attention_gathers(const rope_attention_problem *problem, const rope_attention_call *call,
                           int packed);
+
+/* Whether a call whose sequences all use what is gathered, also those of few queries, converts some
+ * that are not yet gathered, and has room for a head of a sequence. */
+int gpu_attention_gathers_for_all(const rope_attention_problem *problem,
+                                  const rope_attention_call *call);
 
 /* Whether those of a call have room together. */
 int gpu_attention_gathers_at_once(const rope_attention_problem *problem,
                                   const rope_attention_call *call);
 
-/* Bytes of the largest part of calls up to these sizes. */
+/* Bytes of the largest part of calls up to these sizes; for_all: of those for all. */
 double gpu_attention_gathered(const rope_attention_problem *problem,
-                              const gpu_attention_sizes *sizes);
+                              const gpu_attention_sizes *sizes, int for_all);
 
 /* From nothing to the first part of a call, from one to the next; 0: there is none. */
 int gpu_attention_next_part(const rope_attention_problem *problem, const rope_attention_call *call,
@@ -64,8 +69,8 @@ rope_attention_call gpu_attention_part_of(const rope_attention_problem *problem,
 int32_t gpu_attention_gathered_fits(const rope_attention_problem *problem,
                                     const rope_attention_call *call);
 
-/* Rows for what is gathered of a call's keys, which become those of its k.out, and of its values.
- * all: whatever their type. */
+/* Rows for what is gathered of a call's keys, which become those of its k.out, and of its values,
+ * unless those are elements of keys. all: whatever their type. */
 gpu_gathering gpu_attention_gathering(const rope_attention_problem *problem,
                                       rope_attention_call *call, void *memory, int all);
 

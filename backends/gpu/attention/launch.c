@@ -133,6 +133,8 @@ static gpuError_t attend_few(launches *l, const gpu_attention_choice *c) {
 /* Blocks that gather on a multiprocessor. */
 enum { GATHERERS = 16 };
 
+static gpuError_t attend(launches *l, const gpu_attention_choice *c);
+
 static gpuError_t attend_part(launches *l, const gpu_attention_choice *c,
                               const gpu_attention_part *part) {
     const rope_attention_problem *p = &l->state->problem;
@@ -147,7 +149,12 @@ static gpuError_t attend_part(launches *l, const gpu_attention_choice *c,
     a.y = part->heads;
     const gpuError_t error = gpu_attention_launch_gather(
         p, &given, &how, GATHERERS * l->state->on.multiprocessors, l->stream, gpu_next_early(l));
-    return error == gpuSuccess ? start(l, &a, &c->parts) : error;
+    if (error != gpuSuccess || !c->gathers)
+        return error == gpuSuccess ? start(l, &a, &c->parts) : error;
+    gpu_attention_choice own;
+    gpu_attention_choose(l->state, &l->call, &own);
+    own.parts.at = c->parts.at;
+    return attend(l, &own);
 }
 
 static gpuError_t attend_parts(launches *l, const gpu_attention_choice *c) {
@@ -162,6 +169,8 @@ static gpuError_t attend_parts(launches *l, const gpu_attention_choice *c) {
 }
 
 static gpuError_t attend(launches *l, const gpu_attention_choice *c) {
+    if (c->gathers)
+        return attend_parts(l, c);
     if (c->few.kernel == GPU_ATTEND_DECODE)
         return attend_decode(l, c);
     gpuError_t error = c->ones ? attend_decode(l, c) : gpuSuccess;

@@ -115,8 +115,8 @@ int gpu_sm90_may_gather(const rope_attention_problem *problem, const gpu_attenti
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 
 /* The kernels of latent attention and of its join, of heads of 576 elements with values of 512 in
- * pages of 16 n tokens, which are not converted; or NULL, as with a cap, a tree, a ring or keys
- * that rotate. */
+ * pages of 16 n tokens, or where the cache is converted, in gathered rows; or NULL, as with a cap,
+ * a tree, a ring or keys that rotate. */
 const void *const *gpu_sm90_latent_kernels(const rope_attention_problem *problem, int32_t device);
 
 /* Whether a call takes it, of so many blocks. fits: GPU_TILE_. */

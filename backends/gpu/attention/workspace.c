@@ -25,9 +25,11 @@ int gpu_attention_rotates_ahead(const gpu_attention_state *state, const gpu_atte
 
 /* Whether some keys and values of calls up to these sizes are gathered. */
 static int gathers(const gpu_attention_state *state, const gpu_attention_sizes *s) {
-    return state->tiles != GPU_GENERIC && !gpu_attention_few(state, s) &&
-           (gpu_attention_converts(&state->problem) ||
-            (state->sm90 && gpu_sm90_may_gather(&state->problem, s)));
+    const int converts = gpu_attention_converts(&state->problem);
+    return state->wide_heads
+               ? converts
+               : state->tiles != GPU_GENERIC && !gpu_attention_few(state, s) &&
+                     (converts || (state->sm90 && gpu_sm90_may_gather(&state->problem, s)));
 }
 
 int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attention_sizes *sizes,
@@ -41,7 +43,8 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                       gpu_attention_rotates_ahead(state, sizes) && !has_q_out ? sizes->q_rows : 0,
                   splits = gpu_splits_most(p, sizes->k_tokens, 0),
                   parts = state->splits && splits > 1 ? sizes->sequences : 0;
-    const double gathered = gathers(state, sizes) ? gpu_attention_gathered(p, sizes) : 0;
+    const double gathered =
+        gathers(state, sizes) ? gpu_attention_gathered(p, sizes, state->wide_heads) : 0;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     layout->bytes = 0;
     return gpu_workspace_add((const int64_t[]){failed, 1, 1, 1}, sizeof(int32_t), &layout->bytes,

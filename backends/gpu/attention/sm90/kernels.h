@@ -149,12 +149,13 @@ extern const void *const gpu_attention_sm90_simple_kernels[2];
 /* Those of heads of 128 whose queries have a norm take (..., sm90_norm) behind that. */
 extern const void *const gpu_attention_sm90_norm_kernels[2];
 
-/* Of f16 and of bf16; the first takes (CUtensorMap q, k, int keys of a copy,
- * rope_attention_problem, rope_attention_call, int32_t *failed, gpu_attention_parts); a block has
- * an item of [sequence, split, key head, query, rows] and GPU_SM90_LATENT_SHARED bytes of dynamic
- * shared memory. The second joins splits: (rope_attention_problem, rope_attention_call,
- * gpu_attention_parts), in blocks over [sequence, query] and heads of q. */
-extern const void *const gpu_attention_sm90_latent_kernels[2][2];
+/* Of f16 and of bf16, of keys in pages and of gathered ones; the first takes (CUtensorMap q, k, int
+ * keys of a copy, rope_attention_problem, rope_attention_call, int32_t *failed,
+ * gpu_attention_parts); a block has an item of [sequence, split, key head, query, rows] and
+ * GPU_SM90_LATENT_SHARED bytes of dynamic shared memory. The second joins splits:
+ * (rope_attention_problem, rope_attention_call, gpu_attention_parts), in blocks over [sequence,
+ * query] and heads of q. */
+extern const void *const gpu_attention_sm90_latent_kernels[2][2][2];
 
 /* Of f16 and of bf16; take (sm90_keys_ahead, sm90_positions, sm90_norm): a thread of
  * SM90_ANGLE_THREADS computes angles of 8 pairs of a token, and normalises and rotates these of

@@ -1,4 +1,5 @@
 /* Which problems and calls take the kernel of latent attention, and its launch. */
+#include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/sm90/call.h"
 #include "common/math/attention.h"
 
@@ -12,8 +13,7 @@ static int32_t box_of(const rope_attention_problem *p) {
 
 static int takes_cache(const rope_attention_problem *p) {
     return p->cache == ROPE_CACHE_TABLE && !p->ring && !p->rotates[1] &&
-           p->page_size <= INT32_MAX / 64 && box_of(p) >= 16 && p->k.store_dtype == p->rope.dtype &&
-           p->k.dim_block == SM90_LATENT_DIM;
+           p->page_size <= INT32_MAX / 64 && (gpu_attention_converts(p) || box_of(p) >= 16);
 }
 
 /* Whether a query may have no position. */
@@ -32,14 +32,24 @@ const void *const *gpu_sm90_latent_kernels(const rope_attention_problem *p, int3
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
         return NULL;
     return major == 9 && minor == 0 ? gpu_attention_sm90_latent_kernels[p->rope.dtype == ROPE_BF16]
+                                                                       [gpu_attention_converts(p)]
                                     : NULL;
+}
+
+/* Pages, or gathered rows of sequences. */
+static sm90_view keys_of(const rope_attention_problem *p, const rope_attention_call *call) {
+    const rope_append_operand *k = &call->k;
+    if (!k->out)
+        return sm90_view_of(p, call, k, p->head_dim, 0);
+    return (sm90_view){
+        k->out,         k->out_stride, k->out_stride[3], rope_attention_sequences(call),
+        call->k_tokens, k->heads,      p->head_dim};
 }
 
 int gpu_sm90_latent_fits(const rope_attention_problem *p, const rope_attention_call *call,
                          int32_t fits, int64_t blocks) {
     const int32_t needed = GPU_TILE_K | GPU_TILE_SAME | GPU_TILE_OUT;
-    const sm90_view q = sm90_queries_of(p, call),
-                    k = sm90_view_of(p, call, &call->k, p->head_dim, 0);
+    const sm90_view q = sm90_queries_of(p, call), k = keys_of(p, call);
     return (fits & needed) == needed && blocks <= INT32_MAX &&
            call->rope.tensor[0].heads <= UINT16_MAX &&
            (!p->rotates[0] || call->rope.tensor[0].out) &&
@@ -59,9 +69,8 @@ gpuError_t sm90_latent_join(const void *kernel, const rope_attention_problem *p,
 
 int sm90_latent_maps(const rope_attention_problem *p, const rope_attention_call *call,
                      CUtensorMap maps[2], int32_t *box) {
-    const sm90_view q = sm90_queries_of(p, call),
-                    k = sm90_view_of(p, call, &call->k, p->head_dim, 0);
-    *box = box_of(p);
+    const sm90_view q = sm90_queries_of(p, call), k = keys_of(p, call);
+    *box = call->k.out ? (int32_t)SM90_LATENT_KEYS : box_of(p);
     return sm90_map_encode(&maps[0], p->rope.dtype, &q, SM90_LATENT_ROWS, 1, 1) &&
            sm90_map_encode(&maps[1], p->rope.dtype, &k, 1, *box,
                            *box == SM90_LATENT_KEYS ? SM90_LATENT_DIM / 64 : 1);

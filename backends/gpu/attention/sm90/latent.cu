@@ -1,7 +1,8 @@
 /* Latent attention by the matrix products of sm_90a. */
 #include "backends/gpu/attention/sm90/latent_work.h"
 
-template <int DTYPE>
+/* ROWS: keys are gathered. */
+template <int DTYPE, bool ROWS>
 __global__ void __launch_bounds__(SM90_LATENT_THREADS, 1)
     gpu_attention_latent(const __grid_constant__ CUtensorMap queries,
                          const __grid_constant__ CUtensorMap keys, int box,
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(SM90_LATENT_THREADS, 1)
     } else {
         sm90_registers_fewer<40>();
         if (threadIdx.x / 32 == SM90_LATENT_LOADER)
-            sm90_latent_load(b, &queries, &keys);
+            sm90_latent_load<ROWS>(b, &queries, &keys);
     }
 }
 
@@ -139,7 +140,11 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
         *(uint32_t *)(void *)(to + i * HALF) = gpu_end_pair<DTYPE>(sum[i].x, sum[i].y, row.factor);
 }
 
-#define KERNELS(dtype)                                                                             \
-    { GPU_KERNEL(gpu_attention_latent<dtype>), GPU_KERNEL(gpu_attention_latent_join<dtype>) }
-const void *const gpu_attention_sm90_latent_kernels[2][2] = {KERNELS(GPU_SM90_F16),
-                                                             KERNELS(GPU_SM90_BF16)};
+#define KERNELS(dtype, rows)                                                                       \
+    {                                                                                              \
+        GPU_KERNEL((gpu_attention_latent<dtype, rows>)),                                           \
+            GPU_KERNEL(gpu_attention_latent_join<dtype>)                                           \
+    }
+const void *const gpu_attention_sm90_latent_kernels[2][2][2] = {
+    {KERNELS(GPU_SM90_F16, false), KERNELS(GPU_SM90_F16, true)},
+    {KERNELS(GPU_SM90_BF16, false), KERNELS(GPU_SM90_BF16, true)}};

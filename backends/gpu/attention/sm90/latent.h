@@ -1,8 +1,9 @@
 /*
  * Latent attention of few queries: keys of 576 elements, of which the value is the first 512, in
- * pages of a cache. A block has 64 heads of one query and a split of its keys. One warp group
- * multiplies queries by a tile of keys and writes weights over the elements of keys that are not of
- * values; two add weights times half the elements of values each; a warp of the last one copies.
+ * pages of a cache, or gathered to rows. A block has 64 heads of one query and a split of its keys.
+ * One warp group multiplies queries by a tile of keys and writes weights over the elements of keys
+ * that are not of values; two add weights times half the elements of values each; a warp of the
+ * last one copies.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_LATENT_H
 #define ROPEKIT_GPU_ATTENTION_SM90_LATENT_H
@@ -64,8 +65,11 @@ GPU_FN uint32_t sm90_latent_tile(const sm90_latent_block &b, int n) {
 
 /* --- copies --- */
 
-/* The page of key `at` as the row of its box, and the token. */
-GPU_FN sm90_box sm90_latent_find(const sm90_latent_block &b, int at) {
+/* The page of key `at`, or where keys are gathered to ROWS its sequence, as the row of its box, and
+ * the token. */
+template <bool ROWS> GPU_FN sm90_box sm90_latent_find(const sm90_latent_block &b, int at) {
+    if (ROWS)
+        return {b.at.key_head, at, (int)b.header->s.index, 0};
     const int size = (int)b.p->page_size, page = at / size;
     const int64_t row =
         rope_index_of(b.p->table_wide, b.call->block_table,
@@ -74,6 +78,7 @@ GPU_FN sm90_box sm90_latent_find(const sm90_latent_block &b, int at) {
 }
 
 /* A warp copies tile n, each lane some boxes; with boxes of all keys a copy has all elements. */
+template <bool ROWS>
 GPU_FN void sm90_latent_copy(const sm90_latent_block &b, const CUtensorMap *keys, int n) {
     const int lane = (int)threadIdx.x % 32, first = n * SM90_LATENT_KEYS,
               count = (min(b.at.end - first, (int)SM90_LATENT_KEYS) + b.box - 1) / b.box,
@@ -81,7 +86,7 @@ GPU_FN void sm90_latent_copy(const sm90_latent_block &b, const CUtensorMap *keys
     const uint32_t full = SM90_BARRIER(b, full, n & 1), to = sm90_latent_tile(b, n);
     sm90_box at = {0, 0, 0, 0};
     if (lane < count)
-        at = sm90_latent_find(b, b.at.base + first + lane * b.box);
+        at = sm90_latent_find<ROWS>(b, b.at.base + first + lane * b.box);
     if (n >= 2)
         sm90_wait(SM90_BARRIER(b, empty, n & 1), sm90_latent_phase(n - 2));
     if (lane == 0)
@@ -97,6 +102,7 @@ GPU_FN void sm90_latent_copy(const sm90_latent_block &b, const CUtensorMap *keys
     }
 }
 
+template <bool ROWS = false>
 GPU_FN void sm90_latent_load(const sm90_latent_block &b, const CUtensorMap *queries,
                              const CUtensorMap *keys) {
     const rope_attention_sequence *s = &b.header->s;
@@ -108,7 +114,7 @@ GPU_FN void sm90_latent_load(const sm90_latent_block &b, const CUtensorMap *quer
                         SM90_LATENT_PARTS, SM90_LATENT_ROWS);
     }
     for (int n = 0; n < sm90_latent_count(b); n++)
-        sm90_latent_copy(b, keys, n);
+        sm90_latent_copy<ROWS>(b, keys, n);
 }
 
 /* --- scores --- */

@@ -1,6 +1,7 @@
 /* Problems and calls that take the kernel that decodes latents in one launch, and its launch. */
 #include "backends/gpu/append/launch_plan.h"
 #include "backends/gpu/attention/choose.h"
+#include "backends/gpu/attention/gather.h"
 #include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/attention/sm90/call.h"
@@ -34,7 +35,7 @@ static int takes_norm(const rope_append_steps *s, int32_t dtype) {
 static const char *decline(const rope_decode_problem *p, int32_t device) {
     const rope_append_problem *a = p->append;
     const rope_append_steps *q = &a->steps[ROPE_APPEND_Q], *k = &a->steps[ROPE_APPEND_K];
-    if (!gpu_sm90_latent_kernels(p->attention, device))
+    if (!gpu_sm90_latent_kernels(p->attention, device) || gpu_attention_converts(p->attention))
         return "declined: the kernel `latent` of attention is not for it, or for the device";
     if (!q->rotates || !k->rotates || gpu_append_declines_angles(&a->rope) || !is_window(&a->rope))
         return "declined: the last 64 elements of heads do not rotate by exact angles of one axis";
@@ -55,7 +56,7 @@ static rope_status query(const rope_decode_problem *p, int32_t device, char *rea
 }
 
 static const void *join_of(const rope_decode_problem *p) {
-    return gpu_attention_sm90_latent_kernels[p->append->rope.dtype == ROPE_BF16][1];
+    return gpu_attention_sm90_latent_kernels[p->append->rope.dtype == ROPE_BF16][0][1];
 }
 
 static gpuError_t load(const rope_decode_problem *p, int32_t *early) {
