@@ -826,38 +826,41 @@ static void pack(attention_case *c) {
 
 /* Keys of 8 bits and their values within have the bits of what they stand for: in pages of any
  * size, packed, and in tables so long that sequences, or heads of one, are converted in turns. */
-static void check_latent_coded(const char *kernel, int64_t tokens) {
+static void check_latent_coded(int64_t tokens) {
     static const int64_t sizes[] = {16, 12, 64, 64, 64};
-    enum { CASES_OF = sizeof sizes / sizeof *sizes };
-    attention_case c[CASES_OF];
-    unsigned char *result[CASES_OF];
-    for (int i = 0; i < CASES_OF; i++) {
+    enum { CODED = sizeof sizes / sizeof *sizes };
+    attention_case c[CODED];
+    const char *kernel;
+    for (int i = 0; i < CODED; i++) {
         make_latent_pages(&c[i], tokens, sizes[i]);
         make_coded(&c[i], c[i].args.pages * sizes[i] * 2 * 576, 576, i > 0);
         if (i == 3)
             pack(&c[i]);
         if (i == 2 || i == 4)
             lengthen_table(&c[i], i == 2 ? 1000 : 3000);
-        attention_describe(&c[i], kernel);
-        result[i] = arena_after(&c[i], kernel);
-        for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
-            check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "of 8 bits");
     }
-    for (int i = 0; i < CASES_OF; i++) {
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        unsigned char *const expected = arena_after(&c[0], kernel);
+        for (int i = 1; i < CODED && expected; i++) {
+            attention_describe(&c[i], kernel);
+            unsigned char *result = arena_after(&c[i], kernel);
+            for (int n = 0; n < 2 && result; n++)
+                check_rows(&c[0], expected, n, 0, &c[i], result, n, "of 8 bits");
+            free(result);
+        }
+        free(expected);
+    }
+    for (int i = 0; i < CODED; i++)
         attention_free(&c[i]);
-        free(result[i]);
-    }
 }
 
 TEST(attention_bits, latent_pages_of_8_bits) {
     static const int64_t tokens[] = {4, 1, 7};
     const int slow = device_is_host() || test_number("ROPE_TEST_EMULATED", 0);
-    const char *kernel;
     attention_required();
     device_not_provided("bits depend on the layout");
-    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++)
-        for (int i = 0; i < (slow ? 1 : 3); i++)
-            check_latent_coded(kernel, tokens[i]);
+    for (int i = 0; i < (slow ? 1 : 3); i++)
+        check_latent_coded(tokens[i]);
 }
 
 enum { PACKED = 4, PACKED_TOKENS = 26 };
