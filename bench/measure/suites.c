@@ -181,6 +181,7 @@ static const suite_row rows[] = {
     BOTH("32/8 heads", "", ROWS_CPU, TWO, ROWS_GPU),
     BOTH("64/8 heads", HEADS64_8, "1x128 1x512", TWO, "1x1024 1x2048 " ROWS_GPU),
     BOTH("32/32 heads", HEADS32_32 " --head-dim=64", "1x128 1x512 1x1024", TWO, "1x2048 " ROWS_GPU),
+    BOTH("32/8 heads", " --head-dim=64", "", "bf16", "1x2048 4x4096"),
     BOTH("32/8 heads", " --head-dim=256", "", "bf16", ROWS_WIDE),
     ATTENTION("28/4 heads", " --q-heads=28 --k-heads=4", "", "bf16",
               "1x1024 16x1024 4x4096 1x16384"),

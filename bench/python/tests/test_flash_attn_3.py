@@ -53,6 +53,10 @@ def turned(x, cos, sin, first, interleaved):
 
 def fwd(q, k, v, k_new=None, v_new=None, page_table=None, seqused_k=None, rotary_cos=None, rotary_sin=None,
         is_rotary_interleaved=False, **more):  # fmt: skip
+    if k_new is None and page_table is not None:
+        k, v = (x[page_table].flatten(1, 2) for x in (k, v))
+        rows = zip(q, k, v, seqused_k.tolist(), strict=True)
+        return torch.stack([attended(a, b[:n], c[:n], **more) for a, b, c, n in rows]), None, None, None
     if k_new is None:
         return attended_all(q, k, v, **more), None, None, None
     assert {page_table.dtype, seqused_k.dtype} == {torch.int32} and rotary_cos.dtype == q.dtype

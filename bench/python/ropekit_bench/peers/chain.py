@@ -1,5 +1,5 @@
 """ropekit's rope_apply, then attention of another package; that alone where a token is decoded. Keys in pages
-are read as the tensor that the case lets them be."""
+are read as the tensor that the case lets them be, but by FlashAttention 3."""
 
 import ctypes
 

@@ -1,5 +1,5 @@
 """FlashAttention 3: a library in the wheel of xformers, of PyTorch's stable ABI, which needs libcudart.so.12.
-Without our rotation it rotates and appends new tokens in the kernel that attends."""
+It reads a prompt's keys in pages. Without our rotation it rotates and appends new tokens where it attends."""
 
 import importlib.util
 from pathlib import Path
@@ -46,6 +46,12 @@ def arranged(case, *tensors):
     return [x.unflatten(0, (case.batch, -1))[:, : case.keys] for x in tensors]
 
 
+def in_pages(case, q, *caches):
+    """The same, [page, slot, head, dim] of keys and values, and what operators are told of pages."""
+    rows, pages = q.unflatten(0, (case.batch, -1)), (x.unflatten(0, (-1, case.page_size)) for x in caches)
+    return (rows, *pages), {"page_table": case.page_table.int(), "seqused_k": case.length_list.int()}
+
+
 class adapter(Chain):
     attention = "flash_attn_3.fwd"
 
@@ -67,9 +73,7 @@ class adapter(Chain):
         self.require_case(case)
         require(not case.is_narrow, "caches of q's type alone")
         self.kernel = f"{self.attention}, which rotates and appends"
-        q, k, v = zip(*(case.tensors(slot) for slot in range(case.sets)), strict=True)
-        q = [x.unflatten(0, (case.batch, -1)) for x in q]
-        k, v = ([x.unflatten(0, (-1, case.page_size)) for x in caches] for caches in (k, v))
+        tensors = [in_pages(case, *case.tensors(slot))[0] for slot in range(case.sets)]
         new = dict(zip(("k_new", "v_new"), case.new_tokens, strict=True))
         places = torch.arange(case.pages_each * case.page_size, device=case.device)
         cos, sin = (t.to(case.dtype) for t in case.table(places))
@@ -84,11 +88,14 @@ class adapter(Chain):
             "is_rotary_interleaved": case.interleaved,
         }
         fwd = self.operators.fwd
-        return lambda slot: fwd(q[slot], k[slot], v[slot], **options)[0]
+        return lambda slot: fwd(*tensors[slot], **options)[0]
 
     def attending(self, case, q, k, v):
         self.require_case(case)
         tensors, options, fwd = arranged(case, q, k, v), {**seen(case), **packed(case)}, self.operators.fwd
+        if case.cached and case.operation == "attention":
+            tensors, pages = in_pages(case, q, k, v)
+            options |= pages
         return lambda: fwd(*tensors, **options)[0]
 
     def gradients(self, case, q, k, v, dout):
