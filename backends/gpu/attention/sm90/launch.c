@@ -188,7 +188,8 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                          (void *)(uintptr_t)call,
                          &failed,
                          l->norms ? (void *)&norm : &cap};
-    const void *const simple = schedule.simple && schedule.tokens >= 0 ? sm90_simple_of(p) : NULL;
+    const int are_whole = !call->rope.position.cu_seqlens && !call->q_lengths;
+    const void *const simple = schedule.simple && are_whole ? sm90_simple_of(p) : NULL;
     const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
                block = {128 + 2 * (uint32_t)rows, 1, 1};
     return error == gpuSuccess
