@@ -20,7 +20,7 @@ set(ropekit_gpu_sm90_kernels attention/sm90/kernel.cu attention/sm90/latent.cu
     decode/sm90/kernel.cu decode/sm90/latent.cu)
 set(ropekit_gpu_sm90_host attention/sm90/call.c attention/sm90/choose.c attention/sm90/latent.c
     attention/sm90/launch.c
-    attention/sm90/map.c attention/sm90/schedule.c
+    attention/sm90/map.c attention/sm90/schedule.c attention/sm90/spans.c
     attention_backward/sm90/launch.c decode/sm90/attention.c decode/sm90/choose.c decode/sm90/latent.c
     decode/sm90/launch.c)
 list(TRANSFORM ropekit_gpu_sm90_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)

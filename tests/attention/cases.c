@@ -700,6 +700,39 @@ static void choose_few(test_random *r, attention_case *c) {
     memcpy(c->k_count, rows[i].k_count, sizeof rows[i].k_count);
 }
 
+/* Sequences of tens of queries and thousands of keys, of which a GPU is not full: more of them than
+ * kernels share out among blocks by parts of their keys, and some that are short. */
+static void choose_long(test_random *r, attention_case *c) {
+    static const struct {
+        int64_t dim, page_size, window, sinks, k_heads, group;
+        int64_t q_count[ATTENTION_MAX_PARTS], k_count[ATTENTION_MAX_PARTS];
+    } rows[ATTENTION_LONG_ROWS] = {
+        {128, 16, 0, 0, 2, 4, {40, 33, 7, 60, 17}, {2100, 2300, 2048, 4000, 1900}},
+        {64, 0, 0, ROPE_F32, 1, 4, {70, 20, 40, 5, 0}, {2049, 3000, 2500, 2100, 300}},
+        {128, 0, 2100, ROPE_F32, 1, 8, {24, 33, 130, 1, 3}, {4500, 2600, 2200, 4500, 2100}},
+        {96, 48, 0, 0, 1, 2, {30, 100, 9, 12, 64}, {2600, 2051, 2500, 5000, 80}},
+        {64, 32, 1300, 0, 2, 3, {20, 40, 60, 8, 33}, {2400, 2176, 2060, 3000, 4100}},
+        {128, 0, 0, 0, 1, 7, {30, 2, 65, 20, 40}, {2500, 2500, 2500, 2500, 2500}},
+    };
+    const int64_t i = c->base.index % ATTENTION_LONG_ROWS;
+    rope_desc *rope = &c->base.desc;
+    rope->dtype = (i ^ c->base.index / ATTENTION_LONG_ROWS) & 1 ? ROPE_F16 : ROPE_BF16;
+    rope->head_dim = (int32_t)rows[i].dim;
+    rope->position_dtype = (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64);
+    c->desc.rotation = rows[i].page_size || random_chance(r, 50) ? ROPE_ATTENTION_ROTATE_Q : 0;
+    c->desc.mask = (int32_t)(random_chance(r, 30) ? ROPE_MASK_FULL : 0);
+    c->desc.window = rows[i].window;
+    c->desc.sink_dtype = (int32_t)rows[i].sinks;
+    c->desc.cache = rows[i].page_size ? ROPE_CACHE_TABLE : 0;
+    c->desc.page_size = rows[i].page_size;
+    c->desc.table_dtype = c->desc.cache ? (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64) : 0;
+    c->base.args.k.heads = rows[i].k_heads;
+    c->base.args.q.heads = rows[i].k_heads * rows[i].group;
+    c->parts = ATTENTION_MAX_PARTS;
+    memcpy(c->q_count, rows[i].q_count, sizeof rows[i].q_count);
+    memcpy(c->k_count, rows[i].k_count, sizeof rows[i].k_count);
+}
+
 static void choose_sizes(test_random *r, attention_case *c, const attention_wish *wish) {
     choose_desc(r, c);
     if (wish->provided)
@@ -727,12 +760,15 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 30);
     c->few = wish->few;
-    c->decode = !wish->large && !wish->few && random_chance(r, wish->gradients ? 10 : 35);
+    c->decode = !wish->large && !wish->few && !wish->long_keys &&
+                random_chance(r, wish->gradients ? 10 : 35);
     c->provided = wish->provided;
-    c->dense = c->decode || c->few || c->provided || random_chance(r, 15);
+    c->dense = c->decode || c->few || c->provided || wish->long_keys || random_chance(r, 15);
     base->alignment = c->dense ? 16 : 0;
     if (wish->few)
         choose_few(r, c);
+    else if (wish->long_keys)
+        choose_long(r, c);
     else
         choose_sizes(r, c, wish);
     const int packed = c->parts == 0 || (!c->decode && !c->few && random_chance(r, 35));

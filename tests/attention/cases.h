@@ -7,7 +7,7 @@
 #include "tests/oracle/attention.h"
 #include "tests/rope/cases.h"
 
-enum { ATTENTION_MAX_PARTS = 4, ATTENTION_FEW_ROWS = 9 };
+enum { ATTENTION_MAX_PARTS = 5, ATTENTION_FEW_ROWS = 9, ATTENTION_LONG_ROWS = 6 };
 
 typedef struct attention_case {
     test_case base;           /* arena, pieces and random numbers; desc and args are not used */
@@ -33,6 +33,8 @@ typedef struct attention_wish {
                          most do, finite memory in padding */
     int32_t few;      /* 1: what kernels of 1 to 8 queries take; sizes are those of the index modulo
                          ATTENTION_FEW_ROWS, whatever the seed */
+    int32_t
+        long_keys; /* 1: some queries of thousands of keys, as few, modulo ATTENTION_LONG_ROWS */
     /* Not NULL: the case has a gradient; reserves more pieces ahead of the arena. */
     void (*gradients)(attention_case *c);
 } attention_wish;

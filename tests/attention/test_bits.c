@@ -457,6 +457,23 @@ static void make_keys_ahead(attention_case *c, int i) {
                sizeof a->k.in_stride);
 }
 
+/* Of which several blocks take keys where sequences are few, in order where they are many. */
+TEST(attention_bits, few_rows_of_many_keys) {
+    static const attention_wish wish = {.in_range = 1, .long_keys = 1};
+    const char *kernel = kernel_beside_products();
+    for (int64_t i = -1; test_next(&i, 2 * ATTENTION_LONG_ROWS);) {
+        attention_case c;
+        attention_make(&c, test_seed() + 10, i, &wish);
+        attention_describe(&c, kernel);
+        unsigned char *expected = arena_after(&c, kernel);
+        CHECK(expected, "declined");
+        check_unfused(&c, kernel, expected);
+        check_alone(&c, kernel, expected);
+        free(expected);
+        attention_free(&c);
+    }
+}
+
 TEST(attention_bits, keys_that_rotate_ahead_of_products) {
     const char *kernel = kernel_beside_products();
     for (int i = 0; i < 4; i++) {

@@ -256,6 +256,26 @@ TEST(attention, few_queries) {
     for_each_case(test_seed() + 8, 4 * ATTENTION_FEW_ROWS, &wish, "scalar", check_few);
 }
 
+/* Skips the test where no kernel takes parts of a sequence's keys in blocks of their own. */
+static void sm90_required(void) {
+    const char *kernel = NULL;
+    attention_required();
+    for (int k = 0; (kernel = device_kernel_of("attention", k)) && strcmp(kernel, "sm90") != 0; k++)
+        ;
+    if (!kernel)
+        SKIP("the backend has no kernel of Hopper");
+}
+
+static void check_sm90(const expectation *e, unsigned char *result) {
+    check_kernel(e, "sm90", result);
+}
+
+TEST(attention, few_rows_of_many_keys) {
+    static const attention_wish wish = {.long_keys = 1};
+    sm90_required();
+    for_each_case(test_seed() + 9, 2 * ATTENTION_LONG_ROWS, &wish, "scalar", check_sm90);
+}
+
 static void check_reference(const expectation *e, unsigned char *result) {
     check_kernel(e, "reference", result);
 }

@@ -202,6 +202,7 @@ gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_att
                                (char *)workspace + layout.angles,
                                (int32_t *)(void *)((char *)workspace + layout.failed),
                                (char *)workspace + layout.gathered,
+                               (char *)workspace + layout.spans,
                                {0}};
     if (call->rope.tensor[0].out && !l.call.rope.tensor[0].out)
         l.sm90.rotated = call->rope.tensor[0];
@@ -243,5 +244,5 @@ int gpu_attention_normalises(const gpu_attention_state *state, const rope_attent
     gpu_attention_choice choice;
     return state->sm90 && !call->rope.tensor[0].out && choose(&l, &choice) &&
            choice.rest.kernel == GPU_ATTEND_SM90 && !choice.few.kernel &&
-           gpu_sm90_normalises(&state->problem, &l.call, norms);
+           gpu_sm90_normalises(&state->problem, &l.call, norms, state->on.multiprocessors);
 }

@@ -40,13 +40,14 @@ enum {
 
 /* Device memory that a launch writes to, at multiples of 16. */
 typedef struct gpu_sm90_memory {
-    void *tickets;        /* GPU_SM90_TICKETS bytes: two counters, and whether there is no tile */
+    void *tickets;        /* GPU_SM90_TICKETS bytes */
     void *angles;         /* gpu_sm90_angles() bytes of each query, where they rotate here */
     int32_t *failed;      /* of each sequence, where gpu_sm90_looks_at_pages() */
     void *gathered;       /* the first part of keys and values, where they are gathered */
+    void *spans;          /* gpu_sm90_span_bytes() */
     rope_operand rotated; /* its out, where there is one, has queries that rotate here */
 } gpu_sm90_memory;
-enum { GPU_SM90_TICKETS = 12 };
+enum { GPU_SM90_TICKETS = 4 * 516 };
 
 /* Norms ahead of the rotation: of queries, then of keys. */
 typedef struct gpu_sm90_norms {
@@ -104,13 +105,17 @@ int gpu_sm90_rotates_keys(const rope_attention_problem *problem, const rope_atte
 
 /* Whether queries and keys of such a call have their norms here. */
 int gpu_sm90_normalises(const rope_attention_problem *problem, const rope_attention_call *call,
-                        const gpu_sm90_norms *norms);
+                        const gpu_sm90_norms *norms, int multiprocessors);
 
 /* Bytes of a query's angles. */
 size_t gpu_sm90_angles(const rope_attention_problem *problem);
 
 /* Whether calls up to these sizes may gather keys and values of pages. */
 int gpu_sm90_may_gather(const rope_attention_problem *problem, const gpu_attention_sizes *sizes);
+
+/* Bytes for spans of keys, of calls up to these sizes. */
+size_t gpu_sm90_span_bytes(const rope_attention_problem *problem, const gpu_attention_sizes *sizes,
+                           int multiprocessors);
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 
@@ -168,9 +173,9 @@ static inline int gpu_sm90_rotates_keys(const rope_attention_problem *problem,
 }
 
 static inline int gpu_sm90_normalises(const rope_attention_problem *problem,
-                                      const rope_attention_call *call,
-                                      const gpu_sm90_norms *norms) {
-    (void)problem, (void)call, (void)norms;
+                                      const rope_attention_call *call, const gpu_sm90_norms *norms,
+                                      int multiprocessors) {
+    (void)problem, (void)call, (void)norms, (void)multiprocessors;
     return 0;
 }
 
@@ -182,6 +187,12 @@ static inline size_t gpu_sm90_angles(const rope_attention_problem *problem) {
 static inline int gpu_sm90_may_gather(const rope_attention_problem *problem,
                                       const gpu_attention_sizes *sizes) {
     (void)problem, (void)sizes;
+    return 0;
+}
+
+static inline size_t gpu_sm90_span_bytes(const rope_attention_problem *problem,
+                                         const gpu_attention_sizes *sizes, int multiprocessors) {
+    (void)problem, (void)sizes, (void)multiprocessors;
     return 0;
 }
 

@@ -63,7 +63,10 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                gpu_sm90_angles(p), &layout->bytes, &layout->angles) &&
            gpu_workspace_add((const int64_t[]){1, 1, 1, 1},
                              gathered < 0x1p63 ? (size_t)gathered : SIZE_MAX, &layout->bytes,
-                             &layout->gathered);
+                             &layout->gathered) &&
+           gpu_workspace_add((const int64_t[]){state->sm90 != NULL, 1, 1, 1},
+                             gpu_sm90_span_bytes(p, sizes, state->on.multiprocessors),
+                             &layout->bytes, &layout->spans);
 }
 
 rope_status gpu_attention_workspace(const void *canonical, const void *kernel, const void *given,

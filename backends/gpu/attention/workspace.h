@@ -13,6 +13,7 @@ typedef struct gpu_attention_layout {
     size_t tickets;  /* where those of sm90 begin */
     size_t angles;   /* where its angles begin, [row, query] */
     size_t gathered; /* where keys and values that are gathered begin */
+    size_t spans;    /* where sums of its spans of keys begin */
     size_t bytes;    /* of all */
 } gpu_attention_layout;
 

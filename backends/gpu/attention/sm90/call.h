@@ -56,6 +56,18 @@ const void *sm90_kernel_of(const rope_attention_problem *problem, int tall);
 /* The kernel of simple calls, or NULL. */
 const void *sm90_simple_of(const rope_attention_problem *problem);
 
+/* The kernel of keys in spans, or NULL. */
+const void *sm90_span_kernel_of(const rope_attention_problem *problem);
+
+/* Whether some sequence of a call may have spans. */
+int sm90_has_spans(const rope_attention_problem *problem, const rope_attention_call *call,
+                   int multiprocessors);
+
+/* Spans of a part of a call; most: 0, no sequence has several. */
+sm90_spans sm90_spans_of(const rope_attention_problem *problem, const rope_attention_call *whole,
+                         const rope_attention_call *part, const gpu_sm90_memory *memory,
+                         int multiprocessors);
+
 /* The kernel of norms, or NULL. */
 const void *sm90_normed_of(const rope_attention_problem *problem);
 

@@ -160,6 +160,13 @@ const void *sm90_simple_of(const rope_attention_problem *p) {
                : NULL;
 }
 
+const void *sm90_span_kernel_of(const rope_attention_problem *p) {
+    const int heads = heads_of(p);
+    return heads < SM90_192 && !(p->soft_cap > 0)
+               ? gpu_attention_sm90_span_kernels[heads][p->rope.dtype == ROPE_BF16]
+               : NULL;
+}
+
 const void *sm90_normed_of(const rope_attention_problem *p) {
     return p->head_dim == 128 && heads_of(p) == SM90_128 && p->rope.pairs == 64 && p->rotates[1] &&
                    !(p->soft_cap > 0)
@@ -213,13 +220,14 @@ gpuError_t gpu_sm90_load(const rope_attention_problem *p) {
     const void *const other = may_be_tall(p) ? sm90_kernel_of(p, 1) : sm90_normed_of(p);
     const void *const kernels[] = {other,
                                    sm90_simple_of(p),
+                                   sm90_span_kernel_of(p),
                                    sm90_kernel_of(p, 0),
                                    gpu_attention_sm90_keys_kernels[is_bf16],
                                    gpu_attention_sm90_angles_kernel,
                                    gpu_attention_sm90_pages_kernel};
     int32_t early;
     gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
-    for (int i = 0; i < 2 && error == gpuSuccess; i++)
+    for (int i = 0; i < 3 && error == gpuSuccess; i++)
         if (kernels[i])
             error = gpu_allow_shared(kernels[i], gpu_sm90_shared(p));
     return error;
@@ -267,7 +275,7 @@ int gpu_sm90_rotates_keys(const rope_attention_problem *p, const rope_attention_
 }
 
 int gpu_sm90_normalises(const rope_attention_problem *p, const rope_attention_call *call,
-                        const gpu_sm90_norms *norms) {
+                        const gpu_sm90_norms *norms, int multiprocessors) {
     return sm90_normed_of(p) && gpu_sm90_rotates_keys(p, call) && takes_norm(p, norms, 0) &&
-           takes_norm(p, norms, 1);
+           takes_norm(p, norms, 1) && !sm90_has_spans(p, call, multiprocessors);
 }

@@ -221,7 +221,7 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
     sm90_begin_sums<T>(b, at, weights, out);
     if (begins) {
         last = rows;
-        if (!T::SIMPLE)
+        if (!T::SIMPLE && !T::SPANS)
             ended = sm90_sum_rows(b, rows);
         sm90_enter<T>(b, at);
     }
@@ -231,7 +231,7 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
     if (!T::SIMPLE && !b.schedule->simple) {
         if (!T::TALL)
             sm90_see_rows<0, 1>(b, sm90_rows_at(b, at.tile), row, seen);
-        if (begins)
+        if (begins && !T::SPANS)
             sm90_end_rows(b, before, row, ended);
     }
     sm90_end_scores<T, 1>(b, at, s);
@@ -255,7 +255,9 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
         }
     }
     sm90_settle(rows.sum); /* else the compiler adds them up behind the store */
-    if (begins) {
+    if (begins && T::SPANS) {
+        sm90_end<T>(b, before, map, at.consumer, row, whole, last, out);
+    } else if (begins) {
         if (T::SIMPLE)
             ended = sm90_sum_rows(b, last);
         sm90_store<T>(b, before, map, at.consumer, row, whole, ended.factor, out);

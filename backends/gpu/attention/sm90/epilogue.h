@@ -99,7 +99,7 @@ GPU_FN void sm90_round(const float (&out)[T::ELEMENTS], const float (&factor)[2]
 template <class T>
 GPU_FN void sm90_store_tile(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
                             int whole, const float (&factor)[2], const float (&out)[T::ELEMENTS]) {
-    const int own = (int)threadIdx.x & 127, thread = T::TALL ? gpu_opaque(own) : own,
+    const int own = (int)threadIdx.x & 127, thread = T::TALL || T::SPANS ? gpu_opaque(own) : own,
               lane = thread % 32, pack = b.schedule->pack, r = thread / 32 * 16 + lane % 16,
               c = lane / 16;
     if (thread == 0)
@@ -150,6 +150,107 @@ GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const f
     sm90_tell(b, t, row, nothing);
 }
 
+/* What a thread has of some rows, in memory: vectors of a group's threads lie side by side. */
+template <class T> GPU_FN float4 *sm90_span_at(const sm90_block &b, int slot, int consumer) {
+    enum { VECTORS = T::ELEMENTS / 4 + 1 };
+    return (float4 *)(void *)b.spans->sums +
+           (int64_t)gpu_opaque((slot * T::CONSUMERS + consumer) * VECTORS * 128) +
+           gpu_opaque((int)threadIdx.x) % 128;
+}
+
+template <class T>
+GPU_FN void sm90_leave_sums(float4 *to, const sm90_ended &ended, const float (&out)[T::ELEMENTS]) {
+#pragma unroll
+    for (int i = 0; i < T::ELEMENTS / 4; i++)
+        __stcg(to + i * 128, {out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]});
+    __stcg(to + T::ELEMENTS / 4 * 128, {ended.most[0], ended.most[1], ended.sum[0], ended.sum[1]});
+}
+
+/* Adds what another span has: whichever of both is in memory, the bits are the same. Registers are
+ * few, so factors are found anew for every 16 elements, behind a barrier that nothing passes. */
+template <class T>
+GPU_FN void sm90_add_sums(const float4 *from, int consumer, sm90_ended &ended,
+                          float (&out)[T::ELEMENTS]) {
+    float most[2], sum[2];
+#pragma unroll
+    for (int c = 0; c < T::ELEMENTS; c += 16) {
+        sm90_group_barrier<T>(consumer);
+        const float4 ends = __ldcg(from + T::ELEMENTS / 4 * 128);
+        most[0] = fmaxf(ended.most[0], ends.x), most[1] = fmaxf(ended.most[1], ends.y);
+        const float own[2] = {sm90_exp2(ended.most[0] - most[0]),
+                              sm90_exp2(ended.most[1] - most[1])},
+                    other[2] = {sm90_exp2(ends.x - most[0]), sm90_exp2(ends.y - most[1])};
+        sum[0] = ended.sum[0] * own[0] + ends.z * other[0];
+        sum[1] = ended.sum[1] * own[1] + ends.w * other[1];
+#pragma unroll
+        for (int i = c; i < c + 16; i += 4) {
+            const float4 x = __ldcg(from + i / 4 * 128);
+            out[i] = out[i] * own[0] + x.x * other[0];
+            out[i + 1] = out[i + 1] * own[0] + x.y * other[0];
+            out[i + 2] = out[i + 2] * own[1] + x.z * other[1];
+            out[i + 3] = out[i + 3] * own[1] + x.w * other[1];
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        ended.most[h] = most[h];
+        ended.sum[h] = sum[h];
+    }
+}
+
+/* Nothing, to which the first span adds what it has. */
+template <class T> GPU_FN void sm90_clear_sums(sm90_ended &ended, float (&out)[T::ELEMENTS]) {
+#pragma unroll
+    for (int i = 0; i < T::ELEMENTS; i++)
+        out[i] = 0.0f;
+    ended.most[0] = ended.most[1] = -INFINITY;
+    ended.sum[0] = ended.sum[1] = 0.0f;
+}
+
+/* Whether a consumer's span is the last of its tile to end: others' sums are then known. */
+template <class T> GPU_FN int sm90_is_last(const sm90_block &b, const sm90_tile *t, int consumer) {
+    uint32_t *arrived = b.spans->arrived + gpu_opaque(t->number * T::CONSUMERS + consumer);
+    __threadfence();
+    sm90_group_barrier<T>(consumer);
+    if (threadIdx.x % 128 == 0) {
+        const int is_last = atomicAdd(arrived, 1u) + 1 == (uint32_t)t->spans;
+        b.header->last[consumer] = is_last;
+        if (is_last)
+            *arrived = 0; /* for the next launch */
+    }
+    sm90_group_barrier<T>(consumer);
+    __threadfence();
+    return *(volatile int32_t *)&b.header->last[consumer];
+}
+
+/* Joins spans in order. 1: rows are complete. */
+template <class T>
+GPU_FN int sm90_join_spans(const sm90_block &b, const sm90_tile *t, int consumer, sm90_ended &ended,
+                           float (&out)[T::ELEMENTS]) {
+    const int spans = t->spans, span = t->span, slot = t->slot, is_spread = slot >= 0,
+              own = gpu_opaque(b.spans->own + (int)blockIdx.x);
+    if (spans == 1)
+        return 1;
+    if (is_spread) {
+        sm90_leave_sums<T>(sm90_span_at<T>(b, slot + span, consumer), ended, out);
+        if (!sm90_is_last<T>(b, t, consumer))
+            return 0;
+        sm90_clear_sums<T>(ended, out);
+    }
+#pragma unroll 1
+    for (int i = 0; i < (is_spread ? spans : span > 0); i++)
+        sm90_add_sums<T>(sm90_span_at<T>(b, is_spread ? slot + i : own, consumer), consumer, ended,
+                         out);
+    if (!is_spread && span + 1 < spans) {
+        sm90_leave_sums<T>(sm90_span_at<T>(b, own, consumer), ended, out);
+        return 0;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        ended.factor[h] = ended.sum[h] == 0.0f ? 0.0f : sm90_reciprocal(ended.sum[h]);
+    return 1;
+}
+
 /* Divides, rounds and stores rows. whole: a copy stores all that lie in the tensor. */
 template <class T>
 GPU_FN void sm90_store(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
@@ -161,11 +262,13 @@ GPU_FN void sm90_store(const sm90_block &b, sm90_tile *t, const CUtensorMap *map
         sm90_store_pairs<T>(b, t, row, factor, out);
 }
 
-/* Ends rows. */
+/* Ends rows, or a span of theirs. */
 template <class T>
 GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
-                     int row, int whole, const sm90_rows &rows, const float (&out)[T::ELEMENTS]) {
+                     int row, int whole, const sm90_rows &rows, float (&out)[T::ELEMENTS]) {
     sm90_ended ended = sm90_sum_rows(b, rows);
+    if (T::SPANS && !sm90_join_spans<T>(b, t, consumer, ended, out))
+        return;
     if (!T::SIMPLE && !b.schedule->simple)
         sm90_end_rows(b, t, row, ended);
     sm90_store<T>(b, t, map, consumer, row, whole, ended.factor, out);

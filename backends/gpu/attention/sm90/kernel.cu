@@ -60,11 +60,10 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
         many |=
             rope_attention_segment_of(&call.rope.position, call.q_lengths, n).count * group > few;
     many = __syncthreads_or(many);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        tickets[0] = tickets[1] = 0;
-        if (none)
-            *none = !many;
-    }
+    if (blockIdx.x == 0)
+        sm90_reset_tickets(tickets);
+    if (blockIdx.x == 0 && threadIdx.x == 0 && none)
+        *none = !many;
     for (int64_t n = blockIdx.x; n < sequences; n += gridDim.x) {
         const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, n);
         const int good = s.fails || s.q_count * group <= few ||
@@ -79,25 +78,29 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
 struct sm90_more {
     const sm90_cap *cap;
     const sm90_norm *norm;
+    const sm90_spans *spans;
 };
 
 GPU_FN sm90_more sm90_more_of(void) {
-    return {NULL, NULL};
+    return {};
 }
 GPU_FN sm90_more sm90_more_of(const sm90_simple &) {
-    return {NULL, NULL};
+    return {};
 }
 GPU_FN sm90_more sm90_more_of(const sm90_cap &cap) {
-    return {&cap, NULL};
+    return {&cap, NULL, NULL};
 }
 GPU_FN sm90_more sm90_more_of(const sm90_norm &norm) {
-    return {NULL, &norm};
+    return {NULL, &norm, NULL};
+}
+GPU_FN sm90_more sm90_more_of(const sm90_spans &spans) {
+    return {NULL, NULL, &spans};
 }
 
 template <class A, class... B> constexpr int sm90_has = 0;
 template <class A> constexpr int sm90_has<A, A> = 1;
 
-/* MORE: sm90_cap, sm90_norm, sm90_simple, or nothing. */
+/* MORE: sm90_cap, sm90_norm, sm90_simple, sm90_spans, or nothing. */
 template <int DTYPE, int DIM, int V_DIM, int ROWS, class... MORE>
 __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
@@ -108,7 +111,8 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                        GPU_PARAMETER rope_attention_call call, const int32_t *failed,
                        GPU_PARAMETER MORE... more) {
     typedef sm90_type<DTYPE, DIM, V_DIM, ROWS, sm90_has<sm90_cap, MORE...>,
-                      sm90_has<sm90_norm, MORE...>, sm90_has<sm90_simple, MORE...>>
+                      sm90_has<sm90_norm, MORE...>, sm90_has<sm90_simple, MORE...>,
+                      sm90_has<sm90_spans, MORE...>>
         T;
     extern __shared__ __align__(1024) char sm90_memory[];
     sm90_block b = {&problem,
@@ -119,6 +123,7 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                     (uint32_t)__cvta_generic_to_shared(sm90_memory) + SM90_HEADER,
                     sm90_more_of(more...).cap,
                     sm90_more_of(more...).norm,
+                    sm90_more_of(more...).spans,
                     schedule.each,
                     schedule.tiles};
     const int group = (int)threadIdx.x / 128;
@@ -176,6 +181,8 @@ const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2] = {
     SM90_KERNELS(192, 128, SM90_ROWS, sm90_cap), SM90_KERNELS(256, 256, SM90_ROWS, sm90_cap)};
 const void *const gpu_attention_sm90_simple_kernels[2] =
     SM90_KERNELS(128, 128, SM90_ROWS, sm90_simple);
+const void *const gpu_attention_sm90_span_kernels[SM90_192][2] = {
+    SM90_KERNELS(64, 64, SM90_ROWS, sm90_spans), SM90_KERNELS(128, 128, SM90_ROWS, sm90_spans)};
 const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, SM90_ROWS, sm90_norm);
 const void *const gpu_attention_sm90_keys_kernels[2] = {
     GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_F16>),

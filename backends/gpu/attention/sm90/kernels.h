@@ -65,7 +65,7 @@ typedef struct sm90_positions {
     const void *ids;       /* over [row, token]; or NULL: tokens stand by their indices */
     int64_t id_row, id_token, offset;
     float *angles;
-    uint32_t *tickets; /* two are set to 0, or NULL */
+    uint32_t *tickets; /* all are set to 0, or NULL */
 } sm90_positions;
 
 enum {
@@ -101,6 +101,30 @@ typedef struct sm90_cap {
 typedef struct sm90_simple {
     int32_t unused;
 } sm90_simple;
+
+/* Numbers in memory that all launches of a call share: tiles that were given out, of the tall ones
+ * behind the others; whether there is none; of spans, those that have ended. */
+enum {
+    SM90_NONE_TICKET = 2,
+    SM90_ARRIVED = 4,  /* the first, 2 of each tile */
+    SM90_SPREAD = 256, /* most tiles whose spans are of several blocks */
+    SM90_TICKETS = SM90_ARRIVED + 2 * SM90_SPREAD
+};
+
+/* The keys of a sequence whose tiles are few are taken in spans, so that it keeps all
+ * multiprocessors at work where it is alone. Kernels take it in the place of sm90_cap. What they
+ * have of a span's rows, so far or at all, waits in memory: SM90_SPAN_FLOATS for each element of a
+ * thread. */
+enum { SM90_SPANS = 16, SM90_SPAN_TILES = 8 }; /* most of a tile; least tiles of keys of one */
+typedef struct sm90_spans {
+    float *sums;       /* of [sequence, span], of `blocks` spans each, and of blocks */
+    uint32_t *arrived; /* over [tile, consumer], 0 ahead of the launch: spans that have ended; or
+                          NULL: a block has all spans of a tile, one after the other */
+    int32_t most;      /* spans of a tile */
+    int32_t blocks;    /* for which a sequence's spans are */
+    int32_t heads;     /* of the whole call, divided by those side by side */
+    int32_t own;       /* where sums of blocks begin */
+} sm90_spans;
 
 /* A call as blocks read it, apart from all that depends on lengths. Tiles are counted over `heads`
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
@@ -147,6 +171,9 @@ extern const void *const gpu_attention_sm90_cap_kernels[SM90_HEADS][2];
 /* Those of simple calls with heads of 128 take (..., sm90_simple). */
 extern const void *const gpu_attention_sm90_simple_kernels[2];
 
+/* Those of sequences in spans take (..., sm90_spans), of heads of up to 64 and to 128. */
+extern const void *const gpu_attention_sm90_span_kernels[SM90_192][2];
+
 /* Those of heads of 128 whose queries have a norm take (..., sm90_norm) behind that. */
 extern const void *const gpu_attention_sm90_norm_kernels[2];
 
@@ -166,7 +193,7 @@ extern const void *const gpu_attention_sm90_keys_kernels[2];
 /* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none,
  * uint32_t *tickets): a block of GPU_ATTENTION_THREADS threads says of a sequence of more than
  * `few` rows whether its table has a page that the cache lacks, and of those that are packed
- * whether there is none; two tickets are set to 0. */
+ * whether there is none; tickets are set to 0. */
 extern const void *const gpu_attention_sm90_pages_kernel;
 
 /* Takes (sm90_positions, rope_attention_problem, rope_attention_call): a thread of

@@ -78,7 +78,7 @@ static gpuError_t launch_keys(const gpu_sm90_call *l, int early) {
 /* Where a launch that looks at pages says that packed sequences are all left out, or NULL. */
 static int32_t *none_of(const gpu_sm90_call *l) {
     return gpu_sm90_looks_at_pages(l->problem) && l->leaves_few && l->call->rope.position.cu_seqlens
-               ? (int32_t *)l->memory.tickets + 2
+               ? (int32_t *)l->memory.tickets + SM90_NONE_TICKET
                : NULL;
 }
 
@@ -132,9 +132,10 @@ static gpuError_t launch_reset(const gpu_sm90_call *l, const rope_attention_call
                              early);
 }
 
-/* tall_from: of the whole call; gathered: keys are; tall: tall tiles alone; fresh: tickets are 0;
- * two: launches; behind: the other one is ahead. */
+/* whole: the call of which this is a part; tall_from: of that; gathered: keys are; tall: tall tiles
+ * alone; fresh: tickets are 0; two: launches; behind: the other one is ahead. */
 typedef struct {
+    const rope_attention_call *whole;
     int32_t tall_from;
     int gathered, tall, fresh, two, behind;
 } sm90_part;
@@ -165,14 +166,21 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
         !sm90_map_encode(&maps[2], dtype, &v, 1, keys, 1) ||
         !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, 1))
         return cudaErrorInvalidValue;
-    if (schedule.tiles <= ROUNDS * l->multiprocessors)
+    sm90_spans spans = l->norms
+                           ? (sm90_spans){0}
+                           : sm90_spans_of(p, part.whole, call, &l->memory, l->multiprocessors);
+    const int spreads = spans.arrived != NULL;
+    if (tall)
+        spans = (sm90_spans){0};
+    const int64_t items = (int64_t)schedule.tiles * (spans.arrived ? spans.most : 1);
+    if (items <= ROUNDS * l->multiprocessors)
         schedule.tickets = NULL;
-    schedule.early = !schedule.tickets || schedule.tiles >= MANY_ROUNDS * l->multiprocessors;
+    schedule.early = !schedule.tickets || items >= MANY_ROUNDS * l->multiprocessors;
     sm90_schedule most = schedule;
     if (part.two) /* others are more */
         (void)sm90_count_tiles(call, SM90_ROWS, &most);
     const int rotates = schedule.rotation.pairs > 0,
-              resets = !part.fresh && most.tiles > ROUNDS * l->multiprocessors;
+              resets = !part.fresh && (most.tiles > ROUNDS * l->multiprocessors || spreads);
     int early = rotates || looks || part.behind ? l->follows_early : l->early;
     gpuError_t error = gpuSuccess;
     if (resets) {
@@ -187,28 +195,34 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                          (void *)(uintptr_t)p,
                          (void *)(uintptr_t)call,
                          &failed,
-                         l->norms ? (void *)&norm : &cap};
+                         l->norms     ? (void *)&norm
+                         : spans.most ? (void *)&spans
+                                      : &cap};
     const int are_whole = !call->rope.position.cu_seqlens && !call->q_lengths;
     const void *const simple = schedule.simple && are_whole ? sm90_simple_of(p) : NULL;
-    const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
+    const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {128 + 2 * (uint32_t)rows, 1, 1};
     return error == gpuSuccess
-               ? gpu_launch_kernel(l->norms ? sm90_normed_of(p)
-                                   : simple ? simple
-                                            : sm90_kernel_of(p, tall),
+               ? gpu_launch_kernel(l->norms     ? sm90_normed_of(p)
+                                   : spans.most ? sm90_span_kernel_of(p)
+                                   : simple     ? simple
+                                                : sm90_kernel_of(p, tall),
                                    grid, block, arguments,
                                    sm90_shared_of(p, tall, schedule.tokens < 0), l->stream, early)
                : error;
 }
 
-/* tall_from: of the whole call; first: the first launch of its call with these tickets. Where
- * numbers of queries lie on the device a launch of the other tiles follows, which may have none. */
-static gpuError_t attend(const gpu_sm90_call *l, int32_t tall_from, int first) {
+/* whole: the call of which this is a part; first: the first launch of its call with these tickets.
+ * Where numbers of queries lie on the device a launch of the other tiles follows, which may have
+ * none. */
+static gpuError_t attend(const gpu_sm90_call *l, const rope_attention_call *whole, int first) {
+    const int32_t tall_from = sm90_tall_from(l->problem, whole);
     const int64_t tokens = l->call->rope.tokens;
     const int may = tokens >= tall_from,
               two = may && (l->call->rope.position.cu_seqlens || l->call->q_lengths);
     rope_attention_call call = *l->call;
-    sm90_part part = {.tall_from = tall_from,
+    sm90_part part = {.whole = whole,
+                      .tall_from = tall_from,
                       .gathered = sm90_gathers(l->problem, l->call),
                       .tall = may && l->call->rope.batch * tokens >=
                                          tall_from * rope_attention_sequences(l->call),
@@ -226,13 +240,12 @@ static gpuError_t attend(const gpu_sm90_call *l, int32_t tall_from, int first) {
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_problem *p = l->problem;
     const int looks = gpu_sm90_looks_at_pages(p), ahead = looks ? l->follows_early : l->early;
-    const int32_t tall_from = sm90_tall_from(p, l->call);
     gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
     if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
         error = l->keys_too ? launch_keys(l, ahead)
                             : sm90_launch_angles(p, l->call, &l->memory, ahead, l->stream);
     if (!sm90_gathers(p, l->call))
-        return error == gpuSuccess ? attend(l, tall_from, 1) : error;
+        return error == gpuSuccess ? attend(l, l->call, 1) : error;
     const size_t row =
         sm90_has_rows(l->call) ? (size_t)l->call->rope.tokens * gpu_sm90_angles(p) : 0;
     gpu_attention_part part = {0};
@@ -243,7 +256,7 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
         one.call = &call;
         one.memory.failed += part.sequence;
         one.memory.angles = (char *)one.memory.angles + (size_t)part.sequence * row;
-        error = attend(&one, tall_from, first);
+        error = attend(&one, l->call, first);
     }
     return error;
 }

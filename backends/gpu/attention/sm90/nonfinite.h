@@ -30,7 +30,7 @@ template <class T> GPU_FN void sm90_tell_by_row(const sm90_block &b, sm90_tile *
 /* Lists a tile that has ended to be computed again, if it was told of and has keys that not all
  * rows see. By one thread. */
 GPU_FN void sm90_list(const sm90_block &b, volatile sm90_tile *t) {
-    if (t->told && t->whole != t->tiles && !t->careful && b.header->again_count < SM90_AGAIN)
+    if (t->told && t->masks && !t->careful && b.header->again_count < SM90_AGAIN)
         b.header->again[b.header->again_count++] = t->number;
     t->told = 0;
 }

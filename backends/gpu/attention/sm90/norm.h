@@ -98,10 +98,11 @@ GPU_FN void sm90_angles_of_four(const sm90_positions &p, int64_t position, int n
     sines = {s[0], s[1], s[2], s[3]};
 }
 
-/* Those of both kinds of tiles, by one thread. */
-GPU_FN void sm90_reset_tickets(const sm90_positions &p) {
-    if (p.tickets)
-        p.tickets[0] = p.tickets[1] = 0;
+/* By a block. */
+GPU_FN void sm90_reset_tickets(uint32_t *tickets) {
+    for (int i = (int)threadIdx.x; tickets && i < SM90_TICKETS; i += (int)blockDim.x)
+        if (i != SM90_NONE_TICKET)
+            tickets[i] = 0;
 }
 
 /* Normalises 8 pairs of each of some heads, which `lanes` threads share. */
@@ -158,8 +159,8 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
             *(uint4 *)(void *)(to + pairs) = x[i].other;
         }
     }
-    if (first == 0 && blockIdx.x == 0 && threadIdx.x == 0)
-        sm90_reset_tickets(p);
+    if (first == 0 && blockIdx.x == 0)
+        sm90_reset_tickets(p.tickets);
     if (first == 0 && (row == 0 || p.id_row)) {
         float4 *to = (float4 *)(void *)p.angles + n * p.fours * 2 + lane * 2;
 #pragma unroll

@@ -128,8 +128,29 @@ template <class T> GPU_FN void sm90_look(sm90_block &b) {
     b.tiles = all ? b.each * order.units : 0;
 }
 
-/* Fills tile n; 0 where there is nothing to do. */
-template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
+/* Leaves a tile one span of its keys, 0 where it has not so many. n: its number among `tiles` of
+ * the sequence, by which alone, and by its keys, there are spans. */
+GPU_FN int sm90_leave_span(const sm90_block &b, int64_t sequence, int tiles, int n, int span,
+                           sm90_tile *t) {
+    const int blocks = b.spans->blocks,
+              spans = max(min(min(blocks / tiles, t->tiles / SM90_SPAN_TILES), (int)SM90_SPANS), 1);
+    if (span >= spans)
+        return 0;
+    const int begin = span * t->tiles / spans, end = (span + 1) * t->tiles / spans,
+              right = min(max(t->right - begin, 0), end - begin),
+              whole_end = min(max(t->right + t->whole - begin, 0), end - begin);
+    t->first += t->tiles - end;
+    t->tiles = end - begin;
+    t->right = right;
+    t->whole = whole_end - right;
+    t->span = span;
+    t->spans = spans;
+    t->slot = b.spans->arrived ? (int)sequence * blocks + n * spans : -1;
+    return 1;
+}
+
+/* Fills tile n with a span of its keys; 0 where there is nothing to do. */
+template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, int span, sm90_tile *t) {
     const sm90_schedule &order = *b.schedule;
     const int looked = sm90_is_looked_at<T>(b);
     const int32_t each = b.each, per = order.group * each, chunk = n / per,
@@ -170,7 +191,11 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_
     sm90_see_window(order.mask, index, t->end, seen);
     sm90_see_chunk(order.mask, index, t->end, t->k_index, seen);
     sm90_count_keys<T>(t, seen[0], seen[1]);
-    return 1;
+    if (!T::SPANS)
+        return 1;
+    const int heads = b.spans->heads, rows = T::ROWS >> order.pack;
+    return sm90_leave_span(b, sequence, (s.q_count + rows - 1) / rows * heads,
+                           (int)place * heads + unit - row * order.heads, span, t);
 }
 
 /* The number of this block's next tile: the first is its own, the others are given out, or dealt

@@ -163,30 +163,38 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
 
 /* --- tiles --- */
 
-/* The next tile of a block, of number `n` or of a later one. */
-template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
+/* Whether blocks have spans, not tiles: of all tiles the first, then the second. */
+template <class T> GPU_FN int sm90_has_spans(const sm90_block &b) {
+    return T::SPANS && b.spans->arrived;
+}
+
+/* The next tile of a block, of number `n` or of a later one, or the same one's span. */
+template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, int span, sm90_tile *t) {
+    const int spans = sm90_has_spans<T>(b), end = b.tiles * (spans ? b.spans->most : 1);
     t->head = -1;
-    while (n < b.tiles && !sm90_tile_of<T>(b, n, t))
+    while (n < end && !sm90_tile_of<T>(b, spans ? n % b.tiles : n, spans ? n / b.tiles : span, t))
         n = sm90_next_number(*b.schedule, n);
-    t->number = n;
+    t->number = spans ? n % max(b.tiles, 1) : n;
 }
 
 /* The n-th of those that are computed again. */
-template <class T> GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
+template <class T>
+GPU_FN void sm90_take_again(const sm90_block &b, int32_t n, int span, sm90_tile *t) {
     t->head = -1;
     if (n < (int32_t)b.header->again_count)
-        (void)sm90_tile_of<T>(b, b.header->again[n++], t);
+        (void)sm90_tile_of<T>(b, b.header->again[n], span, t);
+    t->slot = -1;
 }
 
 /* Finds tile `n` of a block; next: its number among all, or among those that are computed again. */
 template <class T>
-GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t &next) {
+GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t &next, int span) {
     sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
     sm90_list(b, t); /* what had its place has ended */
     if (careful)
-        sm90_take_again<T>(b, next, t);
+        sm90_take_again<T>(b, next, span, t);
     else
-        sm90_take<T>(b, next, t);
+        sm90_take<T>(b, next, span, t);
     t->careful = careful || b.header->again_count >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
     sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
     return t;
@@ -198,20 +206,25 @@ template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful)
     const int32_t *none = b.schedule->none;
     int32_t next = careful ? 0 : none && *none ? b.tiles : (int32_t)blockIdx.x;
     const int first = n;
+    int span = 0;
 #pragma unroll 1
     for (int i = 0; careful && i < SM90_KNOWN; i++)
         sm90_list(b, &b.header->tile[i]);
 #pragma unroll 1
-    while (sm90_find_one<T>(b, n, careful, next)->head >= 0) {
+    for (;;) {
+        const sm90_tile *t = sm90_find_one<T>(b, n, careful, next, span);
+        if (t->head < 0)
+            return n;
         sm90_wait_for_last<T>(b); /* a first tile may be known ahead of it */
         if (n == first)
             sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
         n++;
         sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
-        if (!careful)
-            next = sm90_next_number(*b.schedule, next);
+        if (T::SPANS && t->slot < 0 && ++span < t->spans)
+            continue;
+        span = 0;
+        next = careful ? next + 1 : sm90_next_number(*b.schedule, next);
     }
-    return n;
 }
 
 /* --- values --- */

@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(SM90_ANGLE_THREADS)
     const int64_t n = (int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x;
     gpu_wait_for_last();
     gpu_let_next_start();
-    if (n == 0)
-        sm90_reset_tickets(p);
+    if (blockIdx.x == 0)
+        sm90_reset_tickets(p.tickets);
     if (n >= p.count)
         return;
     const int64_t position = sm90_position(p, &problem, &call, n / p.fours);

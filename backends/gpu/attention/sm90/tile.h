@@ -7,7 +7,8 @@
 #include "backends/gpu/attention/sm90/wgmma.h"
 
 /* Types of elements, sizes of heads, and what follows from them. */
-template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_, int SIMPLE_>
+template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_, int SIMPLE_,
+          int SPANS_>
 struct sm90_type {
     enum {
         DTYPE = DTYPE_,
@@ -16,6 +17,7 @@ struct sm90_type {
         CAPS = CAPS_,                   /* scores have a soft cap */
         NORMS = NORMS_,                 /* queries have a norm */
         SIMPLE = SIMPLE_,               /* calls have what sm90_simple says */
+        SPANS = SPANS_,                 /* tiles may have keys in spans */
         ORDERED = DIM_ <= 64 && !CAPS_, /* consumers begin products in order */
         ROWS = ROWS_,
         TALL = ROWS > SM90_ROWS,
@@ -46,6 +48,9 @@ struct __align__(16) sm90_tile {
     int32_t rows;                           /* that are there */
     int32_t number;                         /* of all tiles */
     int32_t told;                           /* a row that is there is not finite */
+    int32_t masks;                          /* some row does not see some key of the tile */
+    int32_t span, spans;                    /* of the tile's keys: which, of how many */
+    int32_t slot; /* where the sums of the first lie; -1: this block has all spans */
 };
 
 enum { SM90_CAREFUL = 1 }; /* values of the tile are cleaned */
@@ -81,6 +86,7 @@ struct sm90_header {
     uint32_t again_count;
     int32_t again[SM90_AGAIN];
     int32_t found[4]; /* something was taken out of values n, at n % 4 */
+    int32_t last[2];  /* a consumer's span was the last of its tile to end */
     sm90_tile tile[SM90_KNOWN];
     float norms[SM90_ROWS]; /* of rows that are rotated ahead */
 };
@@ -109,10 +115,11 @@ struct sm90_block {
     const int32_t *failed;
     const sm90_schedule *schedule;
     sm90_header *header;
-    uint32_t memory;       /* address of the tiles */
-    const sm90_cap *cap;   /* or NULL */
-    const sm90_norm *norm; /* or NULL */
-    int32_t each, tiles;   /* as in the schedule, of a call that is looked at those of its kind */
+    uint32_t memory;         /* address of the tiles */
+    const sm90_cap *cap;     /* or NULL */
+    const sm90_norm *norm;   /* or NULL */
+    const sm90_spans *spans; /* or NULL */
+    int32_t each, tiles;     /* as in the schedule, of a call that is looked at those of its kind */
 };
 
 /* A barrier of the threads of a consumer. */
@@ -256,6 +263,7 @@ template <class T> GPU_FN void sm90_count_keys(sm90_tile *t, sm90_seen first, sm
         t->right = t->first + t->tiles - whole_end;
         t->whole = whole_end - whole;
     }
+    t->masks = t->whole != t->tiles;
 }
 
 #endif
