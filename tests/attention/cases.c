@@ -759,11 +759,10 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     base->desc.struct_size = sizeof base->desc;
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 30);
-    c->few = wish->few;
-    c->decode = !wish->large && !wish->few && !wish->long_keys &&
-                random_chance(r, wish->gradients ? 10 : 35);
+    c->few = wish->few || wish->long_keys;
+    c->decode = !wish->large && !c->few && random_chance(r, wish->gradients ? 10 : 35);
     c->provided = wish->provided;
-    c->dense = c->decode || c->few || c->provided || wish->long_keys || random_chance(r, 15);
+    c->dense = c->decode || c->few || c->provided || random_chance(r, 15);
     base->alignment = c->dense ? 16 : 0;
     if (wish->few)
         choose_few(r, c);
@@ -771,7 +770,7 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
         choose_long(r, c);
     else
         choose_sizes(r, c, wish);
-    const int packed = c->parts == 0 || (!c->decode && !c->few && random_chance(r, 35));
+    const int packed = c->parts == 0 || (!c->decode && !wish->few && random_chance(r, 35));
     choose_queries(r, c, packed);
     choose_keys(r, c, packed);
     if (c->desc.cache)

@@ -166,36 +166,39 @@ GPU_FN void sm90_leave_sums(float4 *to, const sm90_ended &ended, const float (&o
     __stcg(to + T::ELEMENTS / 4 * 128, {ended.most[0], ended.most[1], ended.sum[0], ended.sum[1]});
 }
 
-/* Adds what another span has: whichever of both is in memory, the bits are the same. Registers are
- * few, so factors are found anew for every 16 elements, behind a barrier that nothing passes. */
+/* Adds what `count` other spans have, in order: whichever are in memory, the bits are the same.
+ * Registers are few, so maxima are found anew for every 16 elements, behind a barrier that no load
+ * passes. step: from a span to the next. */
 template <class T>
-GPU_FN void sm90_add_sums(const float4 *from, int consumer, sm90_ended &ended,
+GPU_FN void sm90_add_sums(const float4 *from, int step, int count, int consumer, sm90_ended &ended,
                           float (&out)[T::ELEMENTS]) {
-    float most[2], sum[2];
+    sm90_ended sum = {};
 #pragma unroll
     for (int c = 0; c < T::ELEMENTS; c += 16) {
+        const float4 *at = from + gpu_opaque(0);
+        sum = ended;
         sm90_group_barrier<T>(consumer);
-        const float4 ends = __ldcg(from + T::ELEMENTS / 4 * 128);
-        most[0] = fmaxf(ended.most[0], ends.x), most[1] = fmaxf(ended.most[1], ends.y);
-        const float own[2] = {sm90_exp2(ended.most[0] - most[0]),
-                              sm90_exp2(ended.most[1] - most[1])},
-                    other[2] = {sm90_exp2(ends.x - most[0]), sm90_exp2(ends.y - most[1])};
-        sum[0] = ended.sum[0] * own[0] + ends.z * other[0];
-        sum[1] = ended.sum[1] * own[1] + ends.w * other[1];
+#pragma unroll 4
+        for (int i = 0; i < count; i++, at += step) {
+            const float4 ends = __ldcg(at + T::ELEMENTS / 4 * 128);
+            const float most[2] = {fmaxf(sum.most[0], ends.x), fmaxf(sum.most[1], ends.y)},
+                        own[2] = {sm90_exp2(sum.most[0] - most[0]),
+                                  sm90_exp2(sum.most[1] - most[1])},
+                        other[2] = {sm90_exp2(ends.x - most[0]), sm90_exp2(ends.y - most[1])};
+            sum.sum[0] = sum.sum[0] * own[0] + ends.z * other[0];
+            sum.sum[1] = sum.sum[1] * own[1] + ends.w * other[1];
+            sum.most[0] = most[0], sum.most[1] = most[1];
 #pragma unroll
-        for (int i = c; i < c + 16; i += 4) {
-            const float4 x = __ldcg(from + i / 4 * 128);
-            out[i] = out[i] * own[0] + x.x * other[0];
-            out[i + 1] = out[i + 1] * own[0] + x.y * other[0];
-            out[i + 2] = out[i + 2] * own[1] + x.z * other[1];
-            out[i + 3] = out[i + 3] * own[1] + x.w * other[1];
+            for (int j = c; j < c + 16; j += 4) {
+                const float4 x = __ldcg(at + j / 4 * 128);
+                out[j] = out[j] * own[0] + x.x * other[0];
+                out[j + 1] = out[j + 1] * own[0] + x.y * other[0];
+                out[j + 2] = out[j + 2] * own[1] + x.z * other[1];
+                out[j + 3] = out[j + 3] * own[1] + x.w * other[1];
+            }
         }
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        ended.most[h] = most[h];
-        ended.sum[h] = sum[h];
-    }
+    ended = sum;
 }
 
 /* Nothing, to which the first span adds what it has. */
@@ -237,10 +240,9 @@ GPU_FN int sm90_join_spans(const sm90_block &b, const sm90_tile *t, int consumer
             return 0;
         sm90_clear_sums<T>(ended, out);
     }
-#pragma unroll 1
-    for (int i = 0; i < (is_spread ? spans : span > 0); i++)
-        sm90_add_sums<T>(sm90_span_at<T>(b, is_spread ? slot + i : own, consumer), consumer, ended,
-                         out);
+    sm90_add_sums<T>(sm90_span_at<T>(b, is_spread ? slot : own, consumer),
+                     T::CONSUMERS * (T::ELEMENTS / 4 + 1) * 128, is_spread ? spans : span > 0,
+                     consumer, ended, out);
     if (!is_spread && span + 1 < spans) {
         sm90_leave_sums<T>(sm90_span_at<T>(b, own, consumer), ended, out);
         return 0;

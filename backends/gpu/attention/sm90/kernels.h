@@ -126,6 +126,13 @@ typedef struct sm90_spans {
     int32_t own;       /* where sums of blocks begin */
 } sm90_spans;
 
+/* Kernels of heads of 128 elements in pages of 16 (2 n + 1) tokens take it: a copy has the values
+ * of SM90_PAGE keys, not half of their elements, as many copies take longer than products. */
+enum { SM90_PAGE = 16 };
+typedef struct sm90_pages {
+    sm90_spans spans;
+} sm90_pages;
+
 /* A call as blocks read it, apart from all that depends on lengths. Tiles are counted over `heads`
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
  * of a group first. */
@@ -173,6 +180,9 @@ extern const void *const gpu_attention_sm90_simple_kernels[2];
 
 /* Those of sequences in spans take (..., sm90_spans), of heads of up to 64 and to 128. */
 extern const void *const gpu_attention_sm90_span_kernels[SM90_192][2];
+
+/* Those of keys in small pages take (..., sm90_pages). */
+extern const void *const gpu_attention_sm90_page_kernels[2];
 
 /* Those of heads of 128 whose queries have a norm take (..., sm90_norm) behind that. */
 extern const void *const gpu_attention_sm90_norm_kernels[2];

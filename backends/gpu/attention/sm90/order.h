@@ -133,9 +133,11 @@ template <class T> GPU_FN void sm90_look(sm90_block &b) {
 GPU_FN int sm90_leave_span(const sm90_block &b, int64_t sequence, int tiles, int n, int span,
                            sm90_tile *t) {
     const int blocks = b.spans->blocks,
-              spans = max(min(min(blocks / tiles, t->tiles / SM90_SPAN_TILES), (int)SM90_SPANS), 1);
-    if (span >= spans)
+              spans = max(min(min(blocks / tiles, t->tiles / SM90_SPAN_TILES), b.spans->most), 1);
+    if (span >= spans) {
+        t->head = -1;
         return 0;
+    }
     const int begin = span * t->tiles / spans, end = (span + 1) * t->tiles / spans,
               right = min(max(t->right - begin, 0), end - begin),
               whole_end = min(max(t->right + t->whole - begin, 0), end - begin);
