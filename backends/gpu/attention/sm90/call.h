@@ -63,9 +63,6 @@ const void *sm90_span_kernel_of(const rope_attention_problem *problem);
 int sm90_has_spans(const rope_attention_problem *problem, const rope_attention_call *call,
                    int multiprocessors);
 
-/* The kernel of keys in small pages, that may be in spans, too, or NULL. */
-const void *sm90_page_kernel_of(const rope_attention_problem *problem);
-
 /* Spans of a part of a call; most: 0, no sequence has several. */
 sm90_spans sm90_spans_of(const rope_attention_problem *problem, const rope_attention_call *whole,
                          const rope_attention_call *part, const gpu_sm90_memory *memory,

@@ -95,7 +95,7 @@ int32_t sm90_page_of(const rope_attention_problem *p, int tall) {
 
 /* Rows of queries of a key head, of all sequences together, from which it pays to gather keys of
  * pages that copies take so many keys of, or fewer; and of any pages. */
-enum { GATHER_ROWS = 1024, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384 };
+enum { GATHER_ROWS = 2048, GATHER_PAGE = 32, GATHER_ROWS_OF_ANY = 16384 };
 
 static int pays(const rope_attention_problem *p, double rows) {
     return p->cache == ROPE_CACHE_TABLE &&
@@ -167,13 +167,6 @@ const void *sm90_span_kernel_of(const rope_attention_problem *p) {
                : NULL;
 }
 
-const void *sm90_page_kernel_of(const rope_attention_problem *p) {
-    return sm90_page_of(p, 0) == SM90_PAGE && p->head_dim == 128 && p->v_head_dim == 128 &&
-                   !(p->soft_cap > 0)
-               ? gpu_attention_sm90_page_kernels[p->rope.dtype == ROPE_BF16]
-               : NULL;
-}
-
 const void *sm90_normed_of(const rope_attention_problem *p) {
     return p->head_dim == 128 && heads_of(p) == SM90_128 && p->rope.pairs == 64 && p->rotates[1] &&
                    !(p->soft_cap > 0)
@@ -228,14 +221,13 @@ gpuError_t gpu_sm90_load(const rope_attention_problem *p) {
     const void *const kernels[] = {other,
                                    sm90_simple_of(p),
                                    sm90_span_kernel_of(p),
-                                   sm90_page_kernel_of(p),
                                    sm90_kernel_of(p, 0),
                                    gpu_attention_sm90_keys_kernels[is_bf16],
                                    gpu_attention_sm90_angles_kernel,
                                    gpu_attention_sm90_pages_kernel};
     int32_t early;
     gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
-    for (int i = 0; i < 4 && error == gpuSuccess; i++)
+    for (int i = 0; i < 3 && error == gpuSuccess; i++)
         if (kernels[i])
             error = gpu_allow_shared(kernels[i], gpu_sm90_shared(p));
     return error;

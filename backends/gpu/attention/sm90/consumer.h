@@ -374,7 +374,7 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
     at.leads = gpu_opaque(threadIdx.x % 128 == 0);
     at.queries = sm90_matrix(sm90_queries<T>(b, 0) + (uint32_t)consumer * 8192, 16);
     at.keys_at = sm90_matrix(sm90_keys<T>(b, 0), 16);
-    at.values_at = sm90_matrix(sm90_values<T>(b, 0), (T::PAGES ? SM90_PAGE : T::KEYS) * 128);
+    at.values_at = sm90_matrix(sm90_values<T>(b, 0), T::KEYS * 128);
     if (T::ORDERED && consumer == T::CONSUMERS - 1)
         sm90_next_in_order<T>(at.consumer);
 #pragma unroll 1

@@ -96,14 +96,11 @@ GPU_FN sm90_more sm90_more_of(const sm90_norm &norm) {
 GPU_FN sm90_more sm90_more_of(const sm90_spans &spans) {
     return {NULL, NULL, &spans};
 }
-GPU_FN sm90_more sm90_more_of(const sm90_pages &pages) {
-    return {NULL, NULL, &pages.spans};
-}
 
 template <class A, class... B> constexpr int sm90_has = 0;
 template <class A> constexpr int sm90_has<A, A> = 1;
 
-/* MORE: sm90_cap, sm90_norm, sm90_simple, sm90_spans, sm90_pages, or nothing. */
+/* MORE: sm90_cap, sm90_norm, sm90_simple, sm90_spans, or nothing. */
 template <int DTYPE, int DIM, int V_DIM, int ROWS, class... MORE>
 __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
     gpu_attention_sm90(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
@@ -115,8 +112,7 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                        GPU_PARAMETER MORE... more) {
     typedef sm90_type<DTYPE, DIM, V_DIM, ROWS, sm90_has<sm90_cap, MORE...>,
                       sm90_has<sm90_norm, MORE...>, sm90_has<sm90_simple, MORE...>,
-                      sm90_has<sm90_spans, MORE...> || sm90_has<sm90_pages, MORE...>,
-                      sm90_has<sm90_pages, MORE...>>
+                      sm90_has<sm90_spans, MORE...>>
         T;
     extern __shared__ __align__(1024) char sm90_memory[];
     sm90_block b = {&problem,
@@ -187,8 +183,6 @@ const void *const gpu_attention_sm90_simple_kernels[2] =
     SM90_KERNELS(128, 128, SM90_ROWS, sm90_simple);
 const void *const gpu_attention_sm90_span_kernels[SM90_192][2] = {
     SM90_KERNELS(64, 64, SM90_ROWS, sm90_spans), SM90_KERNELS(128, 128, SM90_ROWS, sm90_spans)};
-const void *const gpu_attention_sm90_page_kernels[2] =
-    SM90_KERNELS(128, 128, SM90_ROWS, sm90_pages);
 const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, SM90_ROWS, sm90_norm);
 const void *const gpu_attention_sm90_keys_kernels[2] = {
     GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_F16>),

@@ -113,9 +113,8 @@ enum {
 
 /* The keys of a sequence whose tiles are few are taken in spans, so that it keeps all
  * multiprocessors at work where it is alone. Kernels take it in the place of sm90_cap. What they
- * have of a span's rows, so far or at all, waits in memory: SM90_SPAN_FLOATS for each element of a
- * thread. */
-enum { SM90_SPANS = 16, SM90_SPAN_TILES = 8 }; /* most of a tile; least tiles of keys of one */
+ * have of a span's rows waits in memory. */
+enum { SM90_SPANS = 16, SM90_SPAN_TILES = 16 }; /* most of a tile; least tiles of keys of one */
 typedef struct sm90_spans {
     float *sums;       /* of [sequence, span], of `blocks` spans each, and of blocks */
     uint32_t *arrived; /* over [tile, consumer], 0 ahead of the launch: spans that have ended; or
@@ -125,13 +124,6 @@ typedef struct sm90_spans {
     int32_t heads;     /* of the whole call, divided by those side by side */
     int32_t own;       /* where sums of blocks begin */
 } sm90_spans;
-
-/* Kernels of heads of 128 elements in pages of 16 (2 n + 1) tokens take it: a copy has the values
- * of SM90_PAGE keys, not half of their elements, as many copies take longer than products. */
-enum { SM90_PAGE = 16 };
-typedef struct sm90_pages {
-    sm90_spans spans;
-} sm90_pages;
 
 /* A call as blocks read it, apart from all that depends on lengths. Tiles are counted over `heads`
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
@@ -180,9 +172,6 @@ extern const void *const gpu_attention_sm90_simple_kernels[2];
 
 /* Those of sequences in spans take (..., sm90_spans), of heads of up to 64 and to 128. */
 extern const void *const gpu_attention_sm90_span_kernels[SM90_192][2];
-
-/* Those of keys in small pages take (..., sm90_pages). */
-extern const void *const gpu_attention_sm90_page_kernels[2];
 
 /* Those of heads of 128 whose queries have a norm take (..., sm90_norm) behind that. */
 extern const void *const gpu_attention_sm90_norm_kernels[2];

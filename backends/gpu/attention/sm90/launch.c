@@ -144,14 +144,13 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                               sm90_part part) {
     const rope_attention_problem *p = l->problem;
     const int looks = gpu_sm90_looks_at_pages(p), tall = part.tall;
-    const void *const paged = part.gathered || tall ? NULL : sm90_page_kernel_of(p);
     const sm90_view q = sm90_queries_of(p, call),
                     k = sm90_view_of(p, call, &call->k, p->head_dim, part.gathered),
                     v = sm90_view_of(p, call, &call->v, p->v_head_dim, part.gathered),
                     out = sm90_results_of(p, call);
     const int32_t *failed = looks ? l->memory.failed : l->failed, dtype = p->rope.dtype,
                   page = part.gathered ? 0 : sm90_page_of(p, tall),
-                  keys = page ? page : sm90_keys_of_tile(p, tall), parts = page && paged ? 2 : 1,
+                  keys = page ? page : sm90_keys_of_tile(p, tall),
                   rows = tall ? SM90_TALL_ROWS : SM90_ROWS;
     sm90_schedule schedule =
         sm90_schedule_of(p, call, tall, page, failed, &l->memory, l->leaves_few);
@@ -164,7 +163,7 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
     CUtensorMap maps[4];
     if (!sm90_map_encode(&maps[0], dtype, &q, pack, rows / pack, 1) ||
         !sm90_map_encode(&maps[1], dtype, &k, 1, keys, 1) ||
-        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, parts) ||
+        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, 1) ||
         !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, 1))
         return cudaErrorInvalidValue;
     sm90_spans spans = l->norms
@@ -188,7 +187,6 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
         error = launch_reset(l, call, early);
         early = l->follows_early;
     }
-    sm90_pages pages = {spans}; /* begins with spans */
     void *arguments[] = {&maps[0],
                          &maps[1],
                          &maps[2],
@@ -197,16 +195,15 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                          (void *)(uintptr_t)p,
                          (void *)(uintptr_t)call,
                          &failed,
-                         l->norms              ? (void *)&norm
-                         : paged || spans.most ? (void *)&pages
-                                               : &cap};
+                         l->norms     ? (void *)&norm
+                         : spans.most ? (void *)&spans
+                                      : &cap};
     const int are_whole = !call->rope.position.cu_seqlens && !call->q_lengths;
     const void *const simple = schedule.simple && are_whole ? sm90_simple_of(p) : NULL;
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {128 + 2 * (uint32_t)rows, 1, 1};
     return error == gpuSuccess
                ? gpu_launch_kernel(l->norms     ? sm90_normed_of(p)
-                                   : paged      ? paged
                                    : spans.most ? sm90_span_kernel_of(p)
                                    : simple     ? simple
                                                 : sm90_kernel_of(p, tall),

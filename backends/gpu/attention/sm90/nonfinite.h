@@ -50,8 +50,7 @@ GPU_FN int sm90_clean_values(uint32_t values, int first, int end, int thread, in
     int found = 0;
 #pragma unroll 1
     for (int i = thread; i < T::VALUE_BYTES / 16; i += threads) {
-        const int key =
-            T::PAGES ? i / 8 % SM90_PAGE + i / (16 * SM90_PAGE) * SM90_PAGE : i / 8 % T::KEYS;
+        const int key = i / 8 % T::KEYS;
         if (key < first)
             continue;
         const uint4 eight = sm90_read(values + 16 * (uint32_t)i);

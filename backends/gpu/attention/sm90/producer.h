@@ -71,9 +71,8 @@ GPU_FN void sm90_senders_meet(const sm90_block &b) {
     __syncwarp(b.schedule->page ? ~0u : 1u);
 }
 
-/* Copies a tile of keys or of values, of PARTS times 64 elements. BY_PAGE: all of a page at once.
- */
-template <class T, int PARTS, int BY_PAGE>
+/* Copies a tile of keys or of values, of PARTS times 64 elements. */
+template <class T, int PARTS>
 GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, const CUtensorMap *map, uint32_t barrier,
                       const sm90_share &share) {
     const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
@@ -81,11 +80,9 @@ GPU_FN void sm90_copy(const sm90_block &b, uint32_t to, const CUtensorMap *map, 
         sm90_expect(barrier, (uint32_t)(page ? share.copies * page : PARTS * T::KEYS) * 128);
     if (!page)
         sm90_load_heads(to, map, barrier, share.at, PARTS, T::KEYS);
-    else if (lane < share.copies && !(BY_PAGE && share.at.element))
-        sm90_load(to + (uint32_t)(BY_PAGE ? share.key * PARTS
-                                          : share.at.element / 64 * T::KEYS + share.key) *
-                           128,
-                  map, barrier, share.at);
+    else if (lane < share.copies)
+        sm90_load(to + (uint32_t)(share.at.element / 64 * T::KEYS + share.key) * 128, map, barrier,
+                  share.at);
 }
 
 template <class T>
@@ -93,8 +90,8 @@ GPU_FN void sm90_send_keys(const sm90_block &b, const sm90_maps &maps, int n,
                            const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, keys_free, 0), n);
     sm90_senders_meet(b);
-    sm90_copy<T, T::DIM / 64, 0>(b, sm90_keys<T>(b, n % 2), maps.k,
-                                 SM90_BARRIER(b, keys_full, n % 2), share);
+    sm90_copy<T, T::DIM / 64>(b, sm90_keys<T>(b, n % 2), maps.k, SM90_BARRIER(b, keys_full, n % 2),
+                              share);
 }
 
 template <class T>
@@ -102,7 +99,7 @@ GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, 
                              const sm90_share &share) {
     sm90_wait_free(SM90_BARRIER(b, values_free, 0), n);
     sm90_senders_meet(b);
-    sm90_copy<T, T::V_DIM / 64, T::PAGES>(b, sm90_values<T>(b, n % 2), maps.v, barrier, share);
+    sm90_copy<T, T::V_DIM / 64>(b, sm90_values<T>(b, n % 2), maps.v, barrier, share);
 }
 
 /* Tiles of keys ahead of a tile's end at which the next one is found, unless that is early: one

@@ -201,8 +201,7 @@ GPU_FN void sm90_add(float (&out)[T::ELEMENTS], const uint32_t (&weights)[T::WEI
                      uint32_t values, int adds) {
 #pragma unroll
     for (int i = 0; i < T::KEYS / 16; i++)
-        sm90_multiply<T::DTYPE>(out, weights + 4 * i,
-                                sm90_descriptor(values + i * (T::PAGES ? 256 : 128)),
+        sm90_multiply<T::DTYPE>(out, weights + 4 * i, sm90_descriptor(values + i * 128),
                                 i != 0 ? 1 : adds);
 }
 

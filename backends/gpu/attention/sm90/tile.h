@@ -8,7 +8,7 @@
 
 /* Types of elements, sizes of heads, and what follows from them. */
 template <int DTYPE_, int DIM_, int V_DIM_, int ROWS_, int CAPS_, int NORMS_, int SIMPLE_,
-          int SPANS_, int PAGES_>
+          int SPANS_>
 struct sm90_type {
     enum {
         DTYPE = DTYPE_,
@@ -18,7 +18,6 @@ struct sm90_type {
         NORMS = NORMS_,                 /* queries have a norm */
         SIMPLE = SIMPLE_,               /* calls have what sm90_simple says */
         SPANS = SPANS_,                 /* tiles may have keys in spans */
-        PAGES = PAGES_,                 /* values lie by SM90_PAGE keys, then by 64 elements */
         ORDERED = DIM_ <= 64 && !CAPS_, /* consumers begin products in order */
         ROWS = ROWS_,
         TALL = ROWS > SM90_ROWS,
