@@ -44,41 +44,44 @@ GPU_FN gpu_attention_head gpu_gather_head(const rope_attention_call *call,
             gpu_place_scale(call, o, steps, place.page, place.slot, head)};
 }
 
-/* Heads in vectors of eight elements. A thread has several on their way. */
+/* Heads in vectors of eight elements, of which a thread has several on their way. Up to eight
+ * threads have a head, as many as divide its vectors. */
 template <int DTYPE>
 GPU_FN void gpu_gather_vectors(const rope_attention_call *call, const rope_append_operand *o,
                                const rope_append_steps *steps, const gpu_gather_slots &slots,
                                char *out) {
-    enum { SOME = 4 };
-    const int eights = steps->head_dim / GPU_STORED, each = (int)o->heads * eights,
-              count = slots.count * each, type = steps->store_dtype,
+    enum { SOME = 4, MOST = 8 };
+    const int dim = steps->head_dim, eights = dim / GPU_STORED, heads = (int)o->heads,
+              threads = eights % MOST ? eights & -eights : (int)MOST, step = threads * GPU_STORED,
+              type = steps->store_dtype,
               bytes = type >= ROPE_F8E4M3 ? 1
                       : type == ROPE_F32  ? 4
                                           : 2;
-    for (int i = (int)threadIdx.x; i < count; i += SOME * GPU_ATTENTION_THREADS) {
-        gpu_vector<DTYPE, GPU_STORED> x[SOME];
-        float scale[SOME];
+    for (int row = (int)threadIdx.x / threads; row < slots.count * heads;
+         row += GPU_ATTENTION_THREADS / threads) {
+        const gpu_key_place place = slots.place[row / heads];
+        const bool there = place.page >= 0;
+        gpu_attention_head h = {0, 1};
+        if (there)
+            h = gpu_gather_head(call, o, steps, place, row % heads);
+        const char *from = (const char *)o->cache + h.at * bytes;
+        char *to = out + (int64_t)row * dim * 2;
+        for (int i = (int)threadIdx.x % threads * GPU_STORED; i < dim; i += SOME * step) {
+            gpu_vector<DTYPE, GPU_STORED> x[SOME];
 #pragma unroll
-        for (int j = 0; j < SOME; j++) {
-            const int n = i + j * GPU_ATTENTION_THREADS, within = n % each;
-            x[j] = {};
-            scale[j] = 1;
-            if (n >= count || slots.place[n / each].page < 0)
-                continue;
-            const gpu_attention_head h =
-                gpu_gather_head(call, o, steps, slots.place[n / each], within / eights);
-            const int64_t at = h.at + within % eights * GPU_STORED;
-            x[j] = gpu_load_vector_as<DTYPE>(type, (const char *)o->cache + at * bytes);
-            scale[j] = h.scale;
-        }
+            for (int j = 0; j < SOME; j++) {
+                x[j] = {};
+                if (there && i + j * step < dim)
+                    x[j] = gpu_load_vector_as<DTYPE>(type, from + (i + j * step) * bytes);
+            }
 #pragma unroll
-        for (int j = 0; j < SOME; j++) {
-            const int n = i + j * GPU_ATTENTION_THREADS;
-            if (n >= count)
-                break;
-            if (bytes == 1)
-                x[j] = gpu_dequantize<DTYPE>(type, scale[j], x[j]);
-            gpu_store<DTYPE, GPU_STORED>(out + (int64_t)n * GPU_STORED * 2, x[j]);
+            for (int j = 0; j < SOME; j++) {
+                if (i + j * step >= dim)
+                    break;
+                if (bytes == 1)
+                    x[j] = gpu_dequantize<DTYPE>(type, h.scale, x[j]);
+                gpu_store<DTYPE, GPU_STORED>(to + (i + j * step) * 2, x[j]);
+            }
         }
     }
 }

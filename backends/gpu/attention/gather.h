@@ -21,7 +21,7 @@ typedef struct gpu_gathered {
  * block of GPU_ATTENTION_THREADS threads has GPU_GATHERED keys of a sequence. Keys that no query
  * uses become zeros in tiles of `tile` of which some key is used; pages that the cache lacks too.
  */
-enum { GPU_GATHERED = 4 };
+enum { GPU_GATHERED = 16 };
 typedef struct gpu_gathering {
     gpu_gathered keys, values;
     int32_t few;              /* sequences of at most so many rows of queries are left out */
