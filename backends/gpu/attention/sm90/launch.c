@@ -127,8 +127,8 @@ static gpuError_t gather(const gpu_sm90_call *l, int32_t tall_from, rope_attenti
 static gpuError_t launch_reset(const gpu_sm90_call *l, const rope_attention_call *call, int early) {
     sm90_positions p = {.tickets = l->memory.tickets};
     void *arguments[] = {&p, (void *)(uintptr_t)l->problem, (void *)(uintptr_t)call};
-    const dim3 one = {1, 1, 1};
-    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, one, one, arguments, 0, l->stream,
+    const dim3 grid = {1, 1, 1}, block = {SM90_ANGLE_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, l->stream,
                              early);
 }
 
