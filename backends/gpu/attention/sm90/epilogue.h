@@ -6,6 +6,7 @@
 
 #include "backends/gpu/attention/epilogue.h"
 #include "backends/gpu/attention/sm90/nonfinite.h"
+#include "backends/gpu/attention/sm90/spans.h"
 
 /* A thread's two rows: the maximum of scores, the sum of its share of weights, and the factor of
  * the next rescale. */
@@ -34,12 +35,6 @@ GPU_FN void sm90_end_row(const sm90_block &b, const sm90_tile *t, int row, float
         t->lse[(row >> pack) * b.schedule->lse_stride[1] + head * b.schedule->lse_stride[2]] =
             (most + sm90_log2(sum)) * GPU_LN_2;
 }
-
-/* A thread's two rows as they end: logits' maxima, sums of all weights, and what elements are
- * multiplied by, which is 0 where a row sees no key. */
-struct sm90_ended {
-    float most[2], sum[2], factor[2];
-};
 
 GPU_FN sm90_ended sm90_sum_rows(const sm90_block &b, const sm90_rows &rows) {
     sm90_ended ended;
@@ -148,109 +143,6 @@ GPU_FN void sm90_store_pairs(const sm90_block &b, sm90_tile *t, int row, const f
         }
     }
     sm90_tell(b, t, row, nothing);
-}
-
-/* What a thread has of some rows, in memory: vectors of a group's threads lie side by side. */
-template <class T> GPU_FN float4 *sm90_span_at(const sm90_block &b, int slot, int consumer) {
-    enum { VECTORS = T::ELEMENTS / 4 + 1 };
-    return (float4 *)(void *)b.spans->sums +
-           (int64_t)gpu_opaque((slot * T::CONSUMERS + consumer) * VECTORS * 128) +
-           gpu_opaque((int)threadIdx.x) % 128;
-}
-
-template <class T>
-GPU_FN void sm90_leave_sums(float4 *to, const sm90_ended &ended, const float (&out)[T::ELEMENTS]) {
-#pragma unroll
-    for (int i = 0; i < T::ELEMENTS / 4; i++)
-        __stcg(to + i * 128, {out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]});
-    __stcg(to + T::ELEMENTS / 4 * 128, {ended.most[0], ended.most[1], ended.sum[0], ended.sum[1]});
-}
-
-/* Adds what `count` other spans have, in order: whichever are in memory, the bits are the same.
- * Registers are few, so maxima are found anew for every 16 elements, behind a barrier that no load
- * passes. step: from a span to the next. */
-template <class T>
-GPU_FN void sm90_add_sums(const float4 *from, int step, int count, int consumer, sm90_ended &ended,
-                          float (&out)[T::ELEMENTS]) {
-    sm90_ended sum = {};
-#pragma unroll
-    for (int c = 0; c < T::ELEMENTS; c += 16) {
-        const float4 *at = from + gpu_opaque(0);
-        sum = ended;
-        sm90_group_barrier<T>(consumer);
-#pragma unroll 4
-        for (int i = 0; i < count; i++, at += step) {
-            const float4 ends = __ldcg(at + T::ELEMENTS / 4 * 128);
-            const float most[2] = {fmaxf(sum.most[0], ends.x), fmaxf(sum.most[1], ends.y)},
-                        own[2] = {sm90_exp2(sum.most[0] - most[0]),
-                                  sm90_exp2(sum.most[1] - most[1])},
-                        other[2] = {sm90_exp2(ends.x - most[0]), sm90_exp2(ends.y - most[1])};
-            sum.sum[0] = sum.sum[0] * own[0] + ends.z * other[0];
-            sum.sum[1] = sum.sum[1] * own[1] + ends.w * other[1];
-            sum.most[0] = most[0], sum.most[1] = most[1];
-#pragma unroll
-            for (int j = c; j < c + 16; j += 4) {
-                const float4 x = __ldcg(at + j / 4 * 128);
-                out[j] = out[j] * own[0] + x.x * other[0];
-                out[j + 1] = out[j + 1] * own[0] + x.y * other[0];
-                out[j + 2] = out[j + 2] * own[1] + x.z * other[1];
-                out[j + 3] = out[j + 3] * own[1] + x.w * other[1];
-            }
-        }
-    }
-    ended = sum;
-}
-
-/* Nothing, to which the first span adds what it has. */
-template <class T> GPU_FN void sm90_clear_sums(sm90_ended &ended, float (&out)[T::ELEMENTS]) {
-#pragma unroll
-    for (int i = 0; i < T::ELEMENTS; i++)
-        out[i] = 0.0f;
-    ended.most[0] = ended.most[1] = -INFINITY;
-    ended.sum[0] = ended.sum[1] = 0.0f;
-}
-
-/* Whether a consumer's span is the last of its tile to end: others' sums are then known. */
-template <class T> GPU_FN int sm90_is_last(const sm90_block &b, const sm90_tile *t, int consumer) {
-    uint32_t *arrived = b.spans->arrived + gpu_opaque(t->number * T::CONSUMERS + consumer);
-    __threadfence();
-    sm90_group_barrier<T>(consumer);
-    if (threadIdx.x % 128 == 0) {
-        const int is_last = atomicAdd(arrived, 1u) + 1 == (uint32_t)t->spans;
-        b.header->last[consumer] = is_last;
-        if (is_last)
-            *arrived = 0; /* for the next launch */
-    }
-    sm90_group_barrier<T>(consumer);
-    __threadfence();
-    return *(volatile int32_t *)&b.header->last[consumer];
-}
-
-/* Joins spans in order. 1: rows are complete. */
-template <class T>
-GPU_FN int sm90_join_spans(const sm90_block &b, const sm90_tile *t, int consumer, sm90_ended &ended,
-                           float (&out)[T::ELEMENTS]) {
-    const int spans = t->spans, span = t->span, slot = t->slot, is_spread = slot >= 0,
-              own = gpu_opaque(b.spans->own + (int)blockIdx.x);
-    if (spans == 1)
-        return 1;
-    if (is_spread) {
-        sm90_leave_sums<T>(sm90_span_at<T>(b, slot + span, consumer), ended, out);
-        if (!sm90_is_last<T>(b, t, consumer))
-            return 0;
-        sm90_clear_sums<T>(ended, out);
-    }
-    sm90_add_sums<T>(sm90_span_at<T>(b, is_spread ? slot : own, consumer),
-                     T::CONSUMERS * (T::ELEMENTS / 4 + 1) * 128, is_spread ? spans : span > 0,
-                     consumer, ended, out);
-    if (!is_spread && span + 1 < spans) {
-        sm90_leave_sums<T>(sm90_span_at<T>(b, own, consumer), ended, out);
-        return 0;
-    }
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        ended.factor[h] = ended.sum[h] == 0.0f ? 0.0f : sm90_reciprocal(ended.sum[h]);
-    return 1;
 }
 
 /* Divides, rounds and stores rows. whole: a copy stores all that lie in the tensor. */

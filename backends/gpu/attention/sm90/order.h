@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_ORDER_H
 #define ROPEKIT_GPU_ATTENTION_SM90_ORDER_H
 
-#include "backends/gpu/attention/sm90/tile.h"
+#include "backends/gpu/attention/sm90/spans.h"
 
 /* Tiles of a packed sequence begin here: sequences together have at most `each`. */
 template <class T> GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
@@ -126,29 +126,6 @@ template <class T> GPU_FN void sm90_look(sm90_block &b) {
     if (b.call->rope.position.cu_seqlens && sm90_is_looked_at<T>(b))
         b.each = min(all, order.each);
     b.tiles = all ? b.each * order.units : 0;
-}
-
-/* Leaves a tile one span of its keys, 0 where it has not so many. n: its number among `tiles` of
- * the sequence, by which alone, and by its keys, there are spans. */
-GPU_FN int sm90_leave_span(const sm90_block &b, int64_t sequence, int tiles, int n, int span,
-                           sm90_tile *t) {
-    const int blocks = b.spans->blocks,
-              spans = max(min(min(blocks / tiles, t->tiles / SM90_SPAN_TILES), b.spans->most), 1);
-    if (span >= spans) {
-        t->head = -1;
-        return 0;
-    }
-    const int begin = span * t->tiles / spans, end = (span + 1) * t->tiles / spans,
-              right = min(max(t->right - begin, 0), end - begin),
-              whole_end = min(max(t->right + t->whole - begin, 0), end - begin);
-    t->first += t->tiles - end;
-    t->tiles = end - begin;
-    t->right = right;
-    t->whole = whole_end - right;
-    t->span = span;
-    t->spans = spans;
-    t->slot = b.spans->arrived ? (int)sequence * blocks + n * spans : -1;
-    return 1;
 }
 
 /* Fills tile n with a span of its keys; 0 where there is nothing to do. */
