@@ -3,7 +3,7 @@ written out in PyTorch, PyTorch's scaled_dot_product_attention, and ropekit.atte
 
     python train.py [folder] [--size large] [--dtype bfloat16] [--steps 200] [--twice]
 
-On CUDA in bfloat16 FlashAttention 3 is beside them, where xformers has it. All but the first train
+On Hopper in bfloat16 FlashAttention 3 is beside them if xformers has it. All but the first train
 a second time with deterministic gradients, for which PyTorch has a switch. Prints tokens per second
 of each and how far the curves of the loss lie apart, and draws them into folder/train.png where
 matplotlib is installed. --twice: whether ropekit's losses are the same in a second run.
@@ -12,6 +12,7 @@ matplotlib is installed. --twice: whether ropekit's losses are the same in a sec
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import statistics
@@ -106,14 +107,16 @@ def load_flash_attn_3() -> bool:
     spec = importlib.util.find_spec("xformers")
     for folder in (spec and spec.submodule_search_locations) or ():
         if (path := Path(folder, "flash_attn_3", "_C.so")).exists():
-            torch.ops.load_library(path)
-            return True
+            with contextlib.suppress(OSError):  # libcudart.so.12 is missing
+                torch.ops.load_library(path)
+                return True
     return False
 
 
 def kinds_on(device: torch.device, dtype: torch.dtype) -> dict[str, Kind]:
     fast = {"sdpa": sdpa, "ropekit": fused}
-    if device.type == "cuda" and dtype == torch.bfloat16 and load_flash_attn_3():
+    is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+    if is_hopper and dtype == torch.bfloat16 and load_flash_attn_3():
         fast["FlashAttention 3"] = flash_attn_3
     kinds: dict[str, Kind] = {"eager": (eager, False)}
     for name, attention in fast.items():
@@ -166,7 +169,7 @@ def train(
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.25 / size.width)
     generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
-        # of float32 PyTorch has no such kernel, and warns
+        # of float32 some kernels of PyTorch have none, and warn
         torch.use_deterministic_algorithms(deterministic, warn_only=dtype == torch.float32)
         begin = time.perf_counter()
         starts = torch.randint(len(text) - size.context, (size.batch,), generator=generator)

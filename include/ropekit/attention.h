@@ -306,7 +306,8 @@ ROPE_API rope_status rope_attention_backward_plan_create(const rope_attention_de
 
 /**
  * As rope_attention_workspace: normalised and rotated queries and keys that the forward did not
- * write, gradients that norms need, and numbers for each row.
+ * write, gradients that norms need, numbers for each row, and on some GPUs dq of long sequences in
+ * fp32.
  * @param plan    of rope_attention_backward_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error
