@@ -34,6 +34,7 @@ typedef struct one_launch {
     int32_t dim;               /* 0: 128 */
     int32_t store, scale;      /* of the cache; 0: elements */
     int32_t ring, chunk, tree; /* 0: none */
+    int32_t table, model;      /* type of the caller's cos and sin, or 0; the model's arithmetic */
     int32_t packed; /* sequences, EVEN: of `tokens`, UNEVEN: of as many or fewer, and some tokens
                        that belong to none */
 } one_launch;
@@ -130,6 +131,17 @@ static const one_launch cases[] = {
      .scale = ROPE_SCALE_TOKEN_HEAD_MAX},
     {ROPE_F16, 8, 2, .page_size = 16, .slots = 1, .packed = UNEVEN, .store = ROPE_I8,
      .scale = ROPE_SCALE_TENSOR},
+    /* tables of cos and sin */
+    {ROPE_BF16, 1, 4, .page_size = 16, .table = ROPE_BF16, .model = 1},
+    {ROPE_F16, 1, 8, .by_sequence = 1, .norm = ROPE_NORM_ROUND_TWICE, .table = ROPE_F16,
+     .model = 1},
+    {ROPE_BF16, 1, 7, .page_size = 32, .pairing = ROPE_PAIRING_INTERLEAVED, .table = ROPE_F32,
+     .model = 1, .dim = 64},
+    {ROPE_F16, 1, 2, .page_size = 16, .slots = 1, .table = ROPE_F32},
+    {ROPE_BF16, 1, 4, .page_size = 16, .model = 1},
+    {ROPE_BF16, 8, 2, .page_size = 16, .table = ROPE_BF16, .model = 1},
+    {ROPE_F16, 3, 4, .page_size = 16, .table = ROPE_F16, .dim = 64, .store = ROPE_F8E4M3},
+    {ROPE_BF16, 4, 4, .page_size = 16, .packed = UNEVEN, .table = ROPE_F32, .model = 1},
 };
 
 static int64_t dim_of(const one_launch *o) {
@@ -138,8 +150,8 @@ static int64_t dim_of(const one_launch *o) {
 
 /* The parts of an arena. */
 typedef struct parts {
-    size_t q, k, v, weight, sinks, cache[2], scale[2], table, slots, lengths, starts, boundaries,
-        bits, out, lse, flag, bytes;
+    size_t q, k, v, weight, sinks, cache[2], cos, sin, scale[2], table, slots, lengths, starts,
+        boundaries, bits, out, lse, flag, bytes;
 } parts;
 
 static size_t add(size_t *end, size_t bytes) {
@@ -218,6 +230,8 @@ static parts parts_of(const one_launch *o) {
     p.sinks = add(&p.bytes, (size_t)(K_HEADS * o->group) * 2);
     for (int i = 0; i < 2; i++)
         p.cache[i] = add(&p.bytes, pages * (size_t)page_size_of(o) * K_HEADS * stored_of(o));
+    p.cos = add(&p.bytes, tokens * head);
+    p.sin = add(&p.bytes, tokens * head);
     for (int i = 0; i < 2; i++)
         p.scale[i] =
             add(&p.bytes, K_HEADS * 4 * (scales_tokens(o) ? pages * (size_t)page_size_of(o) : 1));
@@ -254,6 +268,15 @@ static void fill_codes(decode_case *c, const one_launch *o, const parts *p) {
             oracle_store(o->store, codes, (int64_t)n, random_real(r, -largest, largest));
         for (size_t n = 0; n < (p->scale[1] - p->scale[0]) / 4; n++)
             scales[n] = (float)(random_real(r, 1, 2) / largest);
+    }
+}
+
+static void fill_table(decode_case *c, const one_launch *o, const parts *p) {
+    unsigned char *cos = c->append.base.arena + p->cos, *sin = c->append.base.arena + p->sin;
+    for (int64_t i = 0; o->table && i < all_tokens(o) * dim_of(o) / 2; i++) {
+        const double angle = random_real(&c->append.base.random, -4, 4);
+        oracle_store(o->table, cos, i, __builtin_cos(angle));
+        oracle_store(o->table, sin, i, __builtin_sin(angle));
     }
 }
 
@@ -342,6 +365,12 @@ static void describe(decode_case *c, const one_launch *o) {
     a->rope.head_dim = (int32_t)dim_of(o);
     a->rope.pairing_in = o->pairing;
     a->rope.position_dtype = ROPE_I32;
+    a->rope.arithmetic = o->model ? ROPE_ARITHMETIC_MODEL_DTYPE : 0;
+    if (o->table) {
+        a->rope.angle_mode = ROPE_ANGLE_TABLE;
+        a->rope.table_dtype = o->table;
+        a->rope.table_width = ROPE_TABLE_HALF;
+    }
     if (o->norm)
         a->q.norm = a->k.norm = (rope_norm){.type = ROPE_NORM_RMS,
                                             .scope = ROPE_NORM_HEAD,
@@ -362,6 +391,20 @@ static void describe(decode_case *c, const one_launch *o) {
     c->desc.soft_cap = o->soft_cap;
 }
 
+/* Of a row's tokens; packed sequences have the same. */
+static void put_table(decode_case *c, const one_launch *o, const parts *p) {
+    rope_append_args *a = &c->args.append;
+    const int64_t pairs = dim_of(o) / 2;
+    a->rope.cos = c->append.base.arena + p->cos;
+    a->rope.sin = c->append.base.arena + p->sin;
+    a->rope.table_rows = o->tokens;
+    a->rope.table_stride[0] = o->packed ? 0 : o->tokens * pairs;
+    a->rope.table_stride[1] = pairs;
+    a->rope.table_stride[2] = 1;
+    a->cache_starts = o->slots ? NULL : a->rope.sequence_offsets;
+    a->rope.sequence_offsets = NULL;
+}
+
 static void make(decode_case *c, const one_launch *o, const parts *p, int64_t index) {
     memset(c, 0, sizeof *c);
     c->append.base.random = random_stream(test_seed(), index);
@@ -369,6 +412,7 @@ static void make(decode_case *c, const one_launch *o, const parts *p, int64_t in
     unsigned char *arena = c->append.base.arena = aligned_alloc(256, p->bytes);
     memset(arena, 0, p->bytes);
     fill_numbers(c, o, 0, p->scale[0]);
+    fill_table(c, o, p);
     fill_codes(c, o, p);
     fill_lists(c, o, p);
     fill_bits(c, o, p);
@@ -397,6 +441,8 @@ static void make(decode_case *c, const one_launch *o, const parts *p, int64_t in
         a->v_cache.scale.data = arena + p->scale[1];
     }
     a->rope.sequence_offsets = arena + p->starts;
+    if (o->table)
+        put_table(c, o, p);
     a->pages = sequences_of(o) * pages_of(o);
     if (!o->by_sequence) {
         a->block_table = arena + p->table;
@@ -447,7 +493,15 @@ static decode_case alone_of(const decode_case *c, const one_launch *o, int64_t s
     a->rope.q.in = (const char *)a->rope.q.in + bytes * (size_t)o->group;
     a->rope.k.in = (const char *)a->rope.k.in + bytes;
     a->v.in = (const char *)a->v.in + bytes;
-    a->rope.sequence_offsets = (const int32_t *)a->rope.sequence_offsets + s;
+    if (a->rope.sequence_offsets)
+        a->rope.sequence_offsets = (const int32_t *)a->rope.sequence_offsets + s;
+    if (a->cache_starts)
+        a->cache_starts = (const int32_t *)a->cache_starts + s;
+    if (o->table && !o->packed) {
+        const int64_t ahead = s * a->rope.table_stride[0] * (o->table == ROPE_F32 ? 4 : 2);
+        a->rope.cos = (const char *)a->rope.cos + ahead;
+        a->rope.sin = (const char *)a->rope.sin + ahead;
+    }
     a->block_table = (const int32_t *)a->block_table + s * pages_of(o);
     if (o->slots)
         a->slots = (const int32_t *)a->slots + *first;
@@ -529,11 +583,11 @@ static void describe_one(const one_launch *o) {
     snprintf(text, sizeof text,
              "dtype=%d tokens=%d group=%d dim=%lld sequences=%lldx%lld page=%d norm=%d pairing=%d "
              "slots=%d by_sequence=%d window=%d sinks=%d soft_cap=%d store=%d/%d ring=%d chunk=%d "
-             "tree=%d packed=%d",
+             "tree=%d packed=%d table=%d model=%d",
              o->dtype, o->tokens, o->group, (long long)dim_of(o), (long long)sequences_of(o),
              (long long)places_of(o), o->page_size, o->norm, o->pairing, o->slots, o->by_sequence,
              o->window, o->sinks, o->soft_cap, o->store, o->scale, o->ring, o->chunk, o->tree,
-             o->packed);
+             o->packed, o->table, o->model);
     test_describe(text);
 }
 
@@ -625,6 +679,8 @@ static one_launch generate(test_random *r) {
     if (!o.slots && random_chance(r, 25))
         o.ring = ONE_OF(r, 32, 48, 160) / o.page_size * o.page_size;
     o.ring = o.ring < 32 ? 0 : o.ring;
+    o.table = ONE_OF(r, 0, 0, o.dtype, ROPE_F32);
+    o.model = ONE_OF(r, 0, 1);
     return o;
 }
 
@@ -792,6 +848,34 @@ TEST(decode_one_launch, a_sequence_that_a_call_cannot_have) {
             for (int has_flag = 0; has_flag < 2; has_flag++)
                 check_fault(fault, names[i], has_flag);
     }
+}
+
+/* Rows of a table that positions name, or that it lacks, are for the calls: they may leave a token
+ * out. */
+static void check_table(const char *required) {
+    const one_launch o = {ROPE_BF16, 1, 4, .page_size = 16, .table = ROPE_BF16};
+    const parts p = parts_of(&o);
+    one_launch_required(required);
+    for (int by_position = 0; by_position < 2; by_position++) {
+        decode_case c;
+        make(&c, &o, &p, 0);
+        rope_args *a = &c.args.append.rope;
+        unsigned char *result = malloc(p.bytes);
+        a->sequence_offsets = by_position ? c.args.append.cache_starts : NULL;
+        a->position_offset = !by_position;
+        CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, decode_run(&c, kernel, 0, result));
+        CHECK_STATUS(ROPE_OK, decode_run(&c, NULL, 0, result));
+        free(result);
+        free(c.append.base.arena);
+    }
+}
+
+TEST(decode_one_launch, a_table_by_position_is_left_to_the_calls) {
+    check_table(sm90);
+}
+
+TEST(decode_one_launch, portable_a_table_by_position_is_left_to_the_calls) {
+    check_table(portable);
 }
 
 /* --- lists of the portable kernel --- */

@@ -63,6 +63,8 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
         {"v_cache", v->cache},
         {"k_cache.scale", k->scale},
         {"v_cache.scale", v->scale},
+        {"cos", a->rope.cos},
+        {"sin", a->rope.sin},
         {"position_ids", a->rope.position.ids},
         {"sequence_offsets", a->rope.position.offsets},
         {"cu_seqlens", a->rope.position.cu_seqlens},

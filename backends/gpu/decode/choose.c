@@ -3,10 +3,15 @@
 #include "backends/gpu/decode/launch.h"
 #include "common/math/attention.h"
 
+static int is_tabled(const rope_problem *r) {
+    return r->angle_mode == ROPE_ANGLE_TABLE && r->table_width == ROPE_TABLE_HALF &&
+           r->direction == ROPE_FORWARD;
+}
+
 static int is_rotation(const rope_problem *r, int32_t dim) {
-    return r->pairs == dim / 2 && r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 &&
-           r->frequency_sets == 1 && !r->xpos_rate && r->pairing_in == r->pairing_out &&
-           r->arithmetic == ROPE_ARITHMETIC_FP32;
+    return r->pairs == dim / 2 && (r->angle_mode == ROPE_ANGLE_EXACT || is_tabled(r)) &&
+           r->axes == 1 && r->frequency_sets < 2 && !r->xpos_rate &&
+           r->pairing_in == r->pairing_out;
 }
 
 static int is_norm(const rope_append_steps *s, int32_t dim, int32_t dtype) {
@@ -33,11 +38,26 @@ const char *gpu_decode_decline(const rope_decode_problem *problem) {
     if (k->dim_block != dim || v->dim_block != dim)
         return "declined: heads lie in blocks of elements";
     if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
-        return "declined: it rotates a part of heads, or not by exact angles of one axis";
+        return "declined: it rotates a part of heads, or neither by exact angles of one axis nor "
+               "by a table of half width";
     if (t->window_right != INT64_MAX || rope_mask_counts(t) || !(t->scale > 0))
         return "declined: there is a window to the right, a tree with a window or chunks or a "
                "scale below 0";
     return NULL;
+}
+
+int gpu_decode_fits_table(const rope_decode_problem *p, const rope_decode_call *call) {
+    const rope_call *rope = &call->append.rope;
+    const rope_position_map *map = &rope->position;
+    return p->append->rope.angle_mode != ROPE_ANGLE_TABLE ||
+           (!map->ids && !map->offsets && map->offset >= 0 &&
+            map->offset <= rope->table_rows - call->most_tokens);
+}
+
+gpu_decode_table gpu_decode_table_of(const rope_append_problem *p, const rope_call *call) {
+    const int64_t *stride = call->table_stride;
+    return (gpu_decode_table){call->cos, call->sin, stride[0],
+                              stride[1], stride[2], p->rope.table_dtype};
 }
 
 gpu_decode_steps gpu_decode_steps_of(const rope_append_problem *p, const rope_append_call *call,
@@ -57,5 +77,7 @@ gpu_decode_steps gpu_decode_steps_of(const rope_append_problem *p, const rope_ap
                  (s->rounding == ROPE_NORM_ROUND_TWICE ? GPU_STEP_NORM_TWICE : 0) |
                  (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? GPU_STEP_NORM_ONE_PLUS : 0) |
                  (map->wide ? GPU_STEP_WIDE_IDS : 0) |
-                 (p->rope.direction != ROPE_FORWARD ? GPU_STEP_NEGATIVE : 0)};
+                 (p->rope.direction != ROPE_FORWARD ? GPU_STEP_NEGATIVE : 0) |
+                 (p->rope.angle_mode == ROPE_ANGLE_TABLE ? GPU_STEP_TABLE : 0) |
+                 (p->rope.arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? GPU_STEP_MODEL : 0)};
 }

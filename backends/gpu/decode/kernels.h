@@ -19,7 +19,9 @@ enum {
     GPU_STEP_ROTATES = 8,
     GPU_STEP_INTERLEAVED = 16,
     GPU_STEP_NEGATIVE = 32, /* sines are negated */
-    GPU_STEP_WIDE_IDS = 64  /* ids and offsets are int64_t */
+    GPU_STEP_WIDE_IDS = 64, /* ids and offsets are int64_t */
+    GPU_STEP_TABLE = 128,   /* cos and sin are the caller's */
+    GPU_STEP_MODEL = 256    /* ROPE_ARITHMETIC_MODEL_DTYPE */
 };
 typedef struct gpu_decode_steps {
     const void *ids; /* over [row, token]; or NULL: indices */
@@ -29,6 +31,13 @@ typedef struct gpu_decode_steps {
     float eps;
     int32_t flags;
 } gpu_decode_steps;
+
+/* The caller's cos and sin, over [row, position, pair] in elements. */
+typedef struct gpu_decode_table {
+    const void *cos, *sin;
+    int64_t row, position, pair;
+    int32_t dtype;
+} gpu_decode_table;
 
 /* Heads of the new tokens, in units of 16 bytes over [sequence, head]. */
 typedef struct gpu_decode_heads {
@@ -50,6 +59,7 @@ typedef struct gpu_decode_portable_call {
     int32_t wide_slots;           /* int64, else int32 */
     int64_t held;                 /* tokens of a sequence's pages */
     unsigned long long *counters; /* of splits that are done, over [sequence, key head] */
+    gpu_decode_table angles;      /* GPU_STEP_TABLE */
 } gpu_decode_portable_call;
 
 /* Kernels by elements of heads, 64 and 128, each a host symbol or NULL: gpu_decode_portable_call

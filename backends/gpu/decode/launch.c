@@ -87,8 +87,9 @@ static int fits(const rope_decode_problem *p, const rope_decode_call *call, int 
     for (int i = 0; i < ROPE_APPEND_TENSORS; i++)
         if (a->rope.tokens != 1 || !moves(&a->tensor[i], &a->rope, dtype))
             return 0;
-    return !a->rope.position.cu_seqlens && a->tensor[ROPE_APPEND_V].heads == heads &&
-           heads <= GPU_GRID_X_MOST && a->tensor[ROPE_APPEND_Q].heads / heads <= GPU_SPLIT_ROWS &&
+    return !a->rope.position.cu_seqlens && gpu_decode_fits_table(p, call) &&
+           a->tensor[ROPE_APPEND_V].heads == heads && heads <= GPU_GRID_X_MOST &&
+           a->tensor[ROPE_APPEND_Q].heads / heads <= GPU_SPLIT_ROWS &&
            gpu_moves_operand(p->attention, &p->attention->k, t, &t->k) &&
            gpu_moves_operand(p->attention, &p->attention->v, t, &t->v) &&
            gpu_decode_fits(p->attention, t) && is_faster(p, call, multiprocessors);
@@ -160,6 +161,7 @@ static gpu_decode_portable_call call_of(const gpu_decode_launch *l) {
                                                 gpu_decode_steps_of(p, a, ROPE_APPEND_K)},
                                       .turns = p->rope.set[0].turns,
                                       .factor = (float)p->rope.set[0].attention_factor,
+                                      .angles = gpu_decode_table_of(p, &a->rope),
                                       .start = a->starts ? 0 : map->offset,
                                       .starts = a->starts ? a->starts : map->offsets,
                                       .slots = p->cache == ROPE_CACHE_SLOTS ? a->slots : NULL,

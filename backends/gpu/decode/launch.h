@@ -38,7 +38,7 @@ extern const gpu_decode_kernel gpu_decode_sm90, gpu_decode_latent;
 extern const gpu_decode_kernel gpu_decode_portable;
 
 /* Why neither kernel of whole heads takes a problem, or NULL: heads are to have 64 or 128 elements
- * of 16 bits, to rotate as a whole by exact angles, and norms are RMS of heads. */
+ * of 16 bits, to rotate as a whole by exact angles or a table, and norms are RMS of heads. */
 const char *gpu_decode_decline(const rope_decode_problem *problem);
 
 /* Elements of a head. */
@@ -48,6 +48,11 @@ static inline int32_t gpu_decode_dim(const rope_decode_problem *p) {
 
 /* Attention as it reads queries that are not rotated. */
 rope_attention_call gpu_decode_attention_of(const rope_decode_call *call);
+
+/* Whether a table, if there is one, has a row for each token in its sequence, as the host sees. */
+int gpu_decode_fits_table(const rope_decode_problem *p, const rope_decode_call *call);
+
+gpu_decode_table gpu_decode_table_of(const rope_append_problem *p, const rope_call *call);
 
 gpu_decode_steps gpu_decode_steps_of(const rope_append_problem *problem,
                                      const rope_append_call *call, int tensor);

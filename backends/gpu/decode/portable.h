@@ -81,14 +81,17 @@ template <class S>
 GPU_FN decode_angles<S> decode_angles_of(const gpu_decode_portable_call &c, int sequence) {
     const int lane = gpu_thread() % S::LANES;
     const gpu_decode_steps &s = c.steps[0];
-    if (!c.turns)
+    if (!c.turns && !c.angles.cos)
         return {};
     const bool joined = s.flags & GPU_STEP_INTERLEAVED;
-    const auto turns = gpu_global(c.turns);
+    const int first = joined ? lane : 2 * lane, second = joined ? lane + S::LANES : 2 * lane + 1;
     const int64_t position = decode_position(s, sequence);
-    return {{decode_angle(s.flags, c.factor, position, turns[joined ? lane : 2 * lane]),
-             decode_angle(s.flags, c.factor, position,
-                          turns[joined ? lane + S::LANES : 2 * lane + 1])}};
+    if (s.flags & GPU_STEP_TABLE)
+        return {{decode_tabled(c.angles, sequence, position, first),
+                 decode_tabled(c.angles, sequence, position, second)}};
+    const auto turns = gpu_global(c.turns);
+    return {{decode_angle(s.flags, c.factor, position, turns[first]),
+             decode_angle(s.flags, c.factor, position, turns[second])}};
 }
 
 /* All threads of a wave call it. */
@@ -97,9 +100,7 @@ GPU_FN decode_words decode_stepped(const gpu_decode_steps &s, const decode_angle
                                    decode_words x) {
     if (s.flags & GPU_STEP_NORM)
         x = decode_normalize<DTYPE, S>(s.flags, s.eps, decode_read_head<S>(s.weight), x);
-    return s.flags & GPU_STEP_ROTATES
-               ? decode_rotate<DTYPE>(s.flags & GPU_STEP_INTERLEAVED, angles.of, x)
-               : x;
+    return s.flags & GPU_STEP_ROTATES ? decode_rotate<DTYPE>(s.flags, angles.of, x) : x;
 }
 
 template <class S> GPU_FN decode_words decode_read_unit(const char *data, uint32_t unit) {

@@ -4,7 +4,7 @@
 #define ROPEKIT_GPU_DECODE_STEPS_H
 
 #include "backends/gpu/decode/kernels.h"
-#include "backends/gpu/element.h"
+#include "backends/gpu/rope/rotate.h"
 #include "common/math/coefficients.h"
 #include "common/math/norm.h"
 
@@ -44,21 +44,39 @@ GPU_FN rope_coefficients decode_angle(int flags, float factor, int64_t position,
     return {cos, sin, cos, sin};
 }
 
-/* joined, then_joined: pairs are neighbours, as read and as written. */
+/* As rope_tabled() of a table of half width. */
+GPU_FN rope_coefficients decode_tabled(const gpu_decode_table &t, int row, int64_t position,
+                                       int pair) {
+    const int64_t at = row * t.row + position * t.position + pair * t.pair;
+    const float cos = rope_table_entry(t.dtype, t.cos, at),
+                sin = rope_table_entry(t.dtype, t.sin, at);
+    return {cos, sin, cos, sin};
+}
+
 template <int DTYPE>
-GPU_FN decode_words decode_rotate(int joined, int then_joined, const rope_coefficients (&m)[2],
-                                  decode_words x) {
+GPU_FN rope_pair decode_rotate_pair(int model, rope_pair x, const rope_coefficients &m) {
+    if (!model)
+        return rope_rotate(x, m);
+    const float2 a = gpu_round<DTYPE>(m.c1, m.s1);
+    return gpu_rotate_model<DTYPE>(x, {a.x, a.y, a.x, a.y});
+}
+
+/* joined, then_joined: pairs are neighbours, as read and as written. model: GPU_STEP_MODEL. */
+template <int DTYPE>
+GPU_FN decode_words decode_rotate(int joined, int then_joined, int model,
+                                  const rope_coefficients (&m)[2], decode_words x) {
     const float2 low = gpu_split<DTYPE>(x.low), high = gpu_split<DTYPE>(x.high);
-    const rope_pair one = rope_rotate({low.x, joined ? low.y : high.x}, m[0]),
-                    two = rope_rotate({joined ? high.x : low.y, high.y}, m[1]);
+    const rope_pair one = decode_rotate_pair<DTYPE>(model, {low.x, joined ? low.y : high.x}, m[0]),
+                    two = decode_rotate_pair<DTYPE>(model, {joined ? high.x : low.y, high.y}, m[1]);
     return then_joined
                ? decode_words{gpu_join<DTYPE>(one.x1, one.x2), gpu_join<DTYPE>(two.x1, two.x2)}
                : decode_words{gpu_join<DTYPE>(one.x1, two.x1), gpu_join<DTYPE>(one.x2, two.x2)};
 }
 
 template <int DTYPE>
-GPU_FN decode_words decode_rotate(int joined, const rope_coefficients (&m)[2], decode_words x) {
-    return decode_rotate<DTYPE>(joined, joined, m, x);
+GPU_FN decode_words decode_rotate(int flags, const rope_coefficients (&m)[2], decode_words x) {
+    const int joined = flags & GPU_STEP_INTERLEAVED;
+    return decode_rotate<DTYPE>(joined, joined, flags & GPU_STEP_MODEL, m, x);
 }
 
 #endif

@@ -97,8 +97,8 @@ static rope_status query(const rope_candidate *self, const void *given, int32_t 
         return gpu_decode_sm90.query(NULL, device, reason);
     const decoding d = decoding_of(p);
     const rope_decode_problem problem = {&d.append, &d.attention};
-    if (p->rotates[1]) {
-        snprintf(reason, ROPE_REASON_SIZE, "declined: keys rotate");
+    if (p->rotates[1] || (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE)) {
+        snprintf(reason, ROPE_REASON_SIZE, "declined: keys rotate, or queries by a table");
         return ROPE_DECLINED;
     }
     return gpu_decode_sm90.query(&problem, device, reason);

@@ -179,7 +179,7 @@ int gpu_decode_sm90_fits(const rope_decode_problem *p, const rope_decode_call *c
     const rope_attention_call *t = &call->attention;
     const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(p, call);
     const int64_t size = p->attention->page_size, page_chunks = gpu_divide_up(size, CHUNK);
-    if (!fits_sizes(&sizes) || t->tree_keys > MOST ||
+    if (!fits_sizes(&sizes) || t->tree_keys > MOST || !gpu_decode_fits_table(p, call) ||
         a->tensor[ROPE_APPEND_V].heads != sizes.k_heads)
         return 0;
     if (a->rope.tokens > MOST ||

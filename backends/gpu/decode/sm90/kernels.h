@@ -163,6 +163,7 @@ typedef struct sm90_decode_call {
     int64_t lse_stride[3];
     int32_t *position_flag; /* or NULL */
     sm90_decode_parts parts;
+    gpu_decode_table angles; /* GPU_STEP_TABLE */
 } sm90_decode_call;
 
 /* Of f16 and of bf16, by elements of heads and rows: (sm90_decode_call), in blocks of

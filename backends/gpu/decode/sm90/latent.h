@@ -84,7 +84,7 @@ template <int DTYPE>
 GPU_FN decode_words decode_latent_rotate(const decode_latent &d, const decode_latent_pairs &pairs,
                                          decode_words x) {
     return decode_rotate<DTYPE>(d.p->rope.pairing_in == ROPE_PAIRING_INTERLEAVED,
-                                d.p->rope.pairing_out == ROPE_PAIRING_INTERLEAVED, pairs.of, x);
+                                d.p->rope.pairing_out == ROPE_PAIRING_INTERLEAVED, 0, pairs.of, x);
 }
 
 /* Windows of queries, in shared memory, by the group that makes weights. */

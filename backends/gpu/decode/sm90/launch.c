@@ -69,7 +69,7 @@ static void fill_boundaries(const rope_decode_call *call, sm90_decode_call *d) {
         return;
     d->q.row = d->k.row = d->v.row = d->out.row = 0;
     d->steps[0].id_row = d->steps[1].id_row = 0;
-    d->slot_row = d->tree_row = d->lse_stride[0] = 0;
+    d->slot_row = d->tree_row = d->lse_stride[0] = d->angles.row = 0;
 }
 
 static void fill_parts(const gpu_decode_sizes *sizes, int multiprocessors, void *workspace,
@@ -118,6 +118,7 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
         .lse = t->lse,
         .turns = l->problem->append->rope.set[0].turns,
         .factor = (float)l->problem->append->rope.set[0].attention_factor,
+        .angles = gpu_decode_table_of(l->problem->append, &a->rope),
         .position_flag = a->rope.position_flag};
     memcpy(d.lse_stride, t->lse_stride, sizeof d.lse_stride);
     fill_cache(l->problem, l->call, &d);

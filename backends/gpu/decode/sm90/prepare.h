@@ -183,27 +183,37 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
 
 /* --- steps --- */
 
-/* Norm and rotation of a head. Not inline: one copy of it serves all rows. */
+/* Norm and rotation of a head, by turns or by the row of a table. Not inline: one copy of it serves
+ * all rows. */
 template <int DTYPE, class S>
 static __device__ __noinline__ decode_words decode_step(int flags, float factor, float eps,
                                                         uint64_t turns0, uint64_t turns1,
                                                         decode_words weight, int64_t position,
+                                                        const gpu_decode_table *table, int row,
                                                         decode_words x) {
     if (flags & GPU_STEP_NORM)
         x = decode_normalize<DTYPE, S>(flags, eps, weight, x);
     if (!(flags & GPU_STEP_ROTATES))
         return x;
+    if (flags & GPU_STEP_TABLE) {
+        const int lane = decode_part_lane<S>(), joined = flags & GPU_STEP_INTERLEAVED;
+        const rope_coefficients m[2] = {
+            decode_tabled(*table, row, position, joined ? lane : 2 * lane),
+            decode_tabled(*table, row, position, joined ? lane + S::LANES : 2 * lane + 1)};
+        return decode_rotate<DTYPE>(flags, m, x);
+    }
     const rope_coefficients m[2] = {decode_angle(flags, factor, position, turns0),
                                     decode_angle(flags, factor, position, turns1)};
-    return decode_rotate<DTYPE>(flags & GPU_STEP_INTERLEAVED, m, x);
+    return decode_rotate<DTYPE>(flags, m, x);
 }
 
 template <int DTYPE, class S>
 GPU_FN decode_words decode_stepped(const sm90_decode_call *c, int tensor,
-                                   const decode_constants &by, int64_t position, decode_words x) {
+                                   const decode_constants &by, int sequence, int64_t position,
+                                   decode_words x) {
     const gpu_decode_steps *s = &c->steps[tensor];
     return decode_step<DTYPE, S>(s->flags, c->factor, s->eps, by.turns[0], by.turns[1],
-                                 by.weight[tensor], position, x);
+                                 by.weight[tensor], position, &c->angles, sequence, x);
 }
 
 /* Behind the begin of windows, and ahead of new tokens and of keys that some query does not see. */
@@ -230,8 +240,8 @@ GPU_FN void decode_prepare_queries(const decode_block<S> &b, const decode_consta
             continue; /* 0, as the block began with, or of an item before */
         decode_write_words<S>(
             b.queries + (n % S::AHEAD * S::TILES * 8 + row) * S::QUERY_BYTES,
-            decode_stepped<DTYPE, S>(c, 0, by, decode_position(&c->steps[0], x.q_id[e], x.q_offset),
-                                     x.q[e]));
+            decode_stepped<DTYPE, S>(c, 0, by, item.sequence,
+                                     decode_position(&c->steps[0], x.q_id[e], x.q_offset), x.q[e]));
     }
 }
 
@@ -321,7 +331,7 @@ GPU_FN void decode_prepare_fresh(const decode_block<S> &b, const decode_constant
         if (slot < 0)
             continue;
         const decode_words k = decode_stepped<DTYPE, S>(
-            c, 1, by, decode_position(&c->steps[1], x.k_id[e], x.k_offset), x.k[e]);
+            c, 1, by, item.sequence, decode_position(&c->steps[1], x.k_id[e], x.k_offset), x.k[e]);
         decode_write_new<DTYPE, S>(c, item.head, slot,
                                    b.fresh + (n % S::AHEAD * S::TOKENS + token) * 4 * S::DIM, k,
                                    x.v[e]);
