@@ -16,6 +16,7 @@ from ropekit._attention_arguments import Arguments
 from ropekit._fields import merge
 from ropekit._sharding import Sharded, in_use
 from ropekit._transformers_masks import (
+    BITS,
     CHUNK,
     CUT,
     FULL,
@@ -27,6 +28,7 @@ from ropekit._transformers_masks import (
     build_mask,
     check_own,
     dense_of,
+    moved,
 )
 
 NAME = "ropekit"
@@ -164,6 +166,10 @@ def _dense(mask: Mask, tokens: int, keys: int, batch: int) -> Tensor | None:
         within = within if seen is None else within & seen
         return within | more[0][0] if more else within
     lengths = values[:, :, None, None]
+    if mask.kind == BITS:
+        told = mask.of_token()
+        seen = dense_of(told["tree_mask"], told["tree_keys"])
+        return moved(seen, told["tree_keys"] - values[0, 0], keys)[:, None]
     seen = _sdpa.visible(own[:, None] + (lengths - tokens), key, settings)
     return key < lengths if seen is None else (key < lengths) & seen
 
@@ -250,9 +256,12 @@ def _by_numbers(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, 
     """As `attention` has the mask."""
     if mask.kind in (PACKED, PADDED):
         return _by_bounds(q, k, v, mask, options)
-    call = Arguments(q, k, v, _text_of("bhsd", mask, options))
-    call.k_lengths = None if mask.kind == PLAIN else mask.values[:, 0]
+    call = Arguments(q, k, v, _text_of("bhsd", None if mask.kind == BITS else mask, options))
     call.sinks = options.get("sinks")
+    if mask.kind != PLAIN:
+        told = mask.of_token()
+        call.k_lengths, call.tree_mask = told["k_lengths"], told.get("tree_mask")
+        call.tree_keys = told.get("tree_keys", 0)
     out: Tensor = attend(call)
     return out.transpose(1, 2)
 
@@ -289,7 +298,8 @@ def _attend(
             k, v = k[:, :, :tokens], v[:, :, :tokens]
         alone = sinks is None and options.get("softcap") is None
         is_plain = mask.kind == PLAIN and alone  # of which `attention` chooses the kernel
-        if not dropout and (is_plain or not _is_of_torch(q)):
+        lacks = mask.kind == BITS and _derives(q, k, v, sinks)
+        if not (dropout or lacks) and (is_plain or not _is_of_torch(q)):
             return _by_numbers(q, k, v, mask, options)
         return _by_torch(q, k, v, _dense(mask, tokens, k.shape[2], batch), options)
     if given.dtype != torch.int32:

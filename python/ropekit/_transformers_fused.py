@@ -59,7 +59,7 @@ class FusedForward:
         module, mask = self.module, Mask.decode(kwargs["attention_mask"])
         cos, sin = kwargs["position_embeddings"]
         hidden = kwargs["hidden_states"]
-        options = self.options | mask.fields() | {"k_lengths": mask.values[:, 0]}
+        options = self.options | mask.of_token()
         if hasattr(module, "sinks"):
             options["sinks"] = module.sinks.to(hidden.dtype)
         q, k, v = self._tensors(hidden)

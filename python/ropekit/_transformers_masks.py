@@ -11,6 +11,8 @@ is read on the device:
         PADDED                      a row of boundaries of queries and one of keys, by which real
                                     tokens attend and padding sees nothing; with two more rows,
                                     those by which padding behind a sequence sees all its keys
+        BITS                        of a token over a static cache with padding: as LENGTHS, then
+                                    words of a bit for each key, the last of them the token's own
 
 `size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, 1, queries, words], a
 bit for each key, where no gradient can be asked for, and else what sdpa has; it has two heads where
@@ -42,10 +44,10 @@ OWN = 4099  # heads that no model has
 # Flags: no order; size is that of a chunk; keys go on behind the last query, which none sees; as
 # many keys as queries, of a padded mask without order.
 FULL, CHUNK, CUT, SQUARE = 1, 2, 4, 8
-PLAIN, LENGTHS, PACKED, PADDED = range(4)  # what the numbers of a mask are; PLAIN has none
+PLAIN, LENGTHS, PACKED, PADDED, BITS = range(5)  # what the numbers of a mask are; PLAIN has none
 
 # Size, flags and what the numbers are. The first ones a compiled graph may make.
-_KINDS = [(0, 0, LENGTHS), (0, FULL, LENGTHS), (0, 0, PACKED), (0, FULL, PACKED)]
+_KINDS = [(0, 0, LENGTHS), (0, FULL, LENGTHS), (0, 0, PACKED), (0, FULL, PACKED), (0, 0, BITS)]
 
 
 def _unlike_keys(count: int, keys: int) -> int:
@@ -104,6 +106,14 @@ class Mask:
             found["window"] = self.size
         return found
 
+    def of_token(self) -> dict[str, Any]:
+        """Keywords of `attention`, of LENGTHS and BITS."""
+        lengths = {"k_lengths": self.values[:, 0].contiguous()}
+        if self.kind != BITS:
+            return lengths | self.fields()
+        words = self.values[:, None, 1:].view(torch.int32)
+        return lengths | {"tree_mask": words, "tree_keys": 32 * words.shape[-1]}
+
     def fits(self, tokens: int, keys: int) -> bool:
         """Whether it was made for as many keys, as far as it tells."""
         if self.flags & CUT:
@@ -115,7 +125,7 @@ class Mask:
 
 def is_of_lengths(mask: Tensor) -> bool:
     """Whether an encoded mask tells how many keys each sequence has."""
-    return mask.shape[-1] > 0 and _KINDS[index(mask.shape[2] - 1)][2] == LENGTHS
+    return mask.shape[-1] > 0 and _KINDS[index(mask.shape[2] - 1)][2] in (LENGTHS, BITS)
 
 
 @dataclass
@@ -322,6 +332,22 @@ def dense_of(bits: Tensor, keys: int) -> Tensor:
     return ((bits.unsqueeze(-1) >> places) & 1).bool().flatten(-2)[..., :keys]
 
 
+def moved(dense: Tensor, by: Tensor, keys: int) -> Tensor:
+    """[..., keys] of bool, each of a key so many places further on; False where there is none."""
+    places = torch.arange(keys, device=dense.device) + by
+    last = dense.shape[-1] - 1
+    return dense.index_select(-1, places.clamp(0, last)) & (places >= 0) & (places <= last)
+
+
+def _of_bits(dense: Tensor, end: Tensor) -> Tensor:
+    """The mask of one token, the last of so many keys."""
+    keys, end = dense.shape[-1], end.to(dense.device, torch.int64)
+    bits = 64 * (_unlike_keys(1 + -(-keys // 64), keys) - 1)
+    words = bits_of(moved(dense[:, 0, 0], end - bits, bits))[0].view(torch.int64)
+    values = torch.cat((end.expand(words.shape[0], 1), words), 1)
+    return Mask(values, 0, 0, BITS).encode(keys)
+
+
 def _is_in_onnx_export() -> bool:
     """Of which no operator has bits."""
     is_exporting = is_compiling() and not is_dynamo_compiling()
@@ -388,6 +414,8 @@ def build_mask(
     )
     found: Tensor = dense
     if is_free and not torch.is_grad_enabled() and not _is_in_onnx_export():
+        if is_static and mask_function is causal_mask_function and isinstance(sizes.end, Tensor):
+            return _of_bits(dense, sizes.end)
         words = bits_of(dense[:, 0])[0][:, None]
         more = _unlike_keys(words.shape[-1], kv_length) - words.shape[-1]
         words = torch.nn.functional.pad(words, (0, more))

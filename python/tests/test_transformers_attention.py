@@ -80,8 +80,10 @@ def test_beams_and_assisted_generation(name: str, device: str) -> None:
 
 
 @pytest.mark.compiles
-def test_decoding_compiled_by_transformers(device: str) -> None:
-    model, given = build("gemma3", "eager", device=device), inputs("gemma3", device)
+@pytest.mark.parametrize("padding", ["", "left"])
+def test_decoding_compiled_by_transformers(padding: str, device: str) -> None:
+    model = build("gemma3", "eager", device=device)
+    given = inputs("gemma3", device, padding=padding)
     options = GREEDY | {"max_new_tokens": 12, "cache_implementation": "static"}
     expected = model.generate(**given, **options, disable_compile=True)
     torch._dynamo.reset()
@@ -404,8 +406,8 @@ KINDS = ("causal", "window", "chunk", "free", "both sides")
 def test_masks_tell_what_transformers_says(kind: str, size: int) -> None:
     """As eager_mask has it: attention of values that are one-hot gives back the weights."""
     flags = {"chunk": CHUNK, "free": FULL, "both sides": FULL}.get(kind, 0)
-    q, k = torch.randn(2, 2, 9, 16), torch.randn(2, 2, 12, 16)
-    v = torch.eye(12, 16).expand(2, 2, 12, 16)
+    q, k = torch.randn(2, 2, 9, 80), torch.randn(2, 2, 65, 80)
+    v = torch.eye(65, 80).expand(2, 2, 65, 80)
     for queries, keys, start, rows in (
         (9, 9, 0, []),
         (1, 9, 8, []),
@@ -419,6 +421,8 @@ def test_masks_tell_what_transformers_says(kind: str, size: int) -> None:
         (9, 12, 0, ["001110000", "111111110"]),
         (9, 12, 0, ["001110000110", "111111110111"]),
         (1, 9, 8, ["001111111", "111111110"]),
+        (1, 12, torch.tensor(8), ["001111111", "111111110"]),
+        (1, 65, torch.tensor(64), ["0" * 40 + "1" * 25, "10" * 32 + "1"]),
         (3, 9, 6, ["001111111", "111111110"]),
     ):
         padding = of_rows(rows).bool() if rows else None
@@ -469,8 +473,8 @@ def test_a_copied_mask_is_small_and_fits_no_scores(keys: int) -> None:
     left = torch.arange(keys) >= torch.tensor([[0], [keys // 3]])
     for function in (causal_mask_function, window):
         for padding in (None, holes, left):
-            for queries in (1, keys):
-                sizes = {"q_length": queries, "kv_length": keys, "q_offset": keys - queries}
+            for queries, start in ((1, keys - 1), (1, torch.tensor(keys - 1)), (keys, 0)):
+                sizes = {"q_length": queries, "kv_length": keys, "q_offset": start}
                 with torch.no_grad():
                     mask = build_mask(
                         batch_size=2, mask_function=function, attention_mask=padding, **sizes
@@ -613,12 +617,14 @@ class Decoded(TorchDispatchMode):
 FUSED = ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "gemma3"]
 
 
+@pytest.mark.parametrize("padding", ["", "left"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FUSED)
 def test_a_patched_layer_decodes_over_a_static_cache(
-    name: str, dtype: torch.dtype, device: str
+    name: str, dtype: torch.dtype, padding: str, device: str
 ) -> None:
-    model, given = build(name, "ropekit", dtype, device), inputs(name, device)
+    model = build(name, "ropekit", dtype, device)
+    given = inputs(name, device, padding=padding)
     options = GREEDY | {"max_new_tokens": 8, "cache_implementation": "static"}
     expected = model.generate(**given, **options, disable_compile=True)
     plain = model.model.layers[0].self_attn
