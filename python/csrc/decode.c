@@ -171,7 +171,7 @@ static const char *run(decode_call *c) {
     rope_decode_args args = ROPE_DECODE_ARGS_INIT;
     rope_attention_args attention = ROPE_ATTENTION_ARGS_INIT;
     error = put_all(c, entry, &attention, &args);
-    if (error || !args.out.data) /* no queries */
+    if (error || (!args.out.data && args.append.rope.q.heads)) /* no tokens */
         return error;
     entry = longest_of_tokens(entry, &args.append.rope, &error);
     if (!error)

@@ -51,8 +51,9 @@ def given_of(arguments: Any) -> dict[str, Any]:
 def _words(text: str) -> str:
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text)
-    text = explain_attention(text)
-    return re.sub(r"None or any of sdpa, library, ", "None, composed, library or any of ", text)
+    text = explain_attention(text.replace("most_tokens", "max_seqlen_q"))
+    named = r"None or any of (sdpa, )?library, "
+    return re.sub(named, "None, composed, library or any of ", text)
 
 
 def refuse_decode(error: Exception, arguments: Any) -> NoReturn:

@@ -361,6 +361,9 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "softcap is -2; allowed is", {"softcap": -2.0}),
     (ValueError, "kernel is 'nope'; allowed with .* is None, composed, library or any of", {
         "kernel": "nope"}),
+    (ValueError, "kernel is 'sdpa'; allowed with .* is None, composed, library or any of", {
+        "kernel": "sdpa"}),
+    (ValueError, "q.heads is 0; allowed is > 0 and a multiple of k.heads", {"q": Q[:, :, :0]}),
     (ValueError, "sinks has 3 entries; allowed is 8, one a head of q", {"sinks": torch.zeros(3)}),
     (ValueError, "tree_keys is 3; allowed is None without tree_mask", {"tree_keys": 3}),
     (ValueError, "k_cache has 1 heads; allowed is 2", {"k_cache": CACHES["k_cache"][:, :, :1]}),
@@ -382,6 +385,7 @@ PACKED_ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "k_lengths has 2 dimensions or gaps", {"k_lengths": BOUNDS[None, 1:]}),
     (ValueError, r"cu_seqlens\[1\] is 3 and cu_seqlens\[2\] is 1", {
         "cu_seqlens": BOUNDS[[0, 3, 1, 3]], "max_seqlen_q": 3}),
+    (ValueError, r"allowed is at most max_seqlen_q \(1\) apart", {"max_seqlen_q": 1}),
 ]  # fmt: skip
 ERRORS += [(kind, words, PACKED | options) for kind, words, options in PACKED_ERRORS]
 
