@@ -49,7 +49,12 @@ void attention_explain(const attention_call *c, const plan_entry *forward,
              backward ? rope_plan_report(backward->plan) : none);
 }
 
-/* What the thread's last attention_explain wrote. */
+void decode_explain(const plan_entry *entry, const rope_decode_args *args) {
+    snprintf(explanation, sizeof explanation, "%s\1%s\1\1decode has no gradient",
+             kernel_of(entry, args), rope_plan_report(entry->plan));
+}
+
+/* What the thread's last call of either wrote. */
 ROPE_API const char *ropekit_explanation(void) {
     return explanation;
 }

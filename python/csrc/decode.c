@@ -1,5 +1,6 @@
 #include "python/csrc/decode.h"
 
+#include "python/csrc/attention_explain.h"
 #include "python/csrc/attention_plan.h"
 #include "python/csrc/attention_put.h"
 #include "python/csrc/attention_results.h"
@@ -140,7 +141,9 @@ static const char *carry_out(const decode_call *c, const plan_entry *entry,
         results_workspace(&c->append.in[PART_Q], entry, rope_decode_workspace, attention, &memory);
     args->workspace = attention->workspace;
     args->workspace_bytes = attention->workspace_bytes;
-    if (!error)
+    if (!error && c->attention.explains)
+        decode_explain(entry, args);
+    else if (!error)
         error = fail_of_library(rope_decode(entry->plan, args));
     tensor_release(&memory);
     return error;

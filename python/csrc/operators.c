@@ -213,7 +213,7 @@ static const argument decode_list[] = {
 #undef OF
 
 static void decode(const signature *s, StableIValue *stack) {
-    decode_call c = {0};
+    decode_call c = {.attention.explains = (s->schema & EXPLAINED) != 0};
     CARRY_OUT(s, stack, &c, decode_run, decode_release_results);
     stack[0] = (uintptr_t)c.attention.out.handle;
 }
@@ -266,6 +266,7 @@ static void merge(const signature *s, StableIValue *stack) {
     DEFAULT(attention_backward, derive, BACKWARD)                                                  \
     DEFAULT(decode, decode, FULL)                                                                  \
     DEFAULT(decode_no_grad, decode, FULL)                                                          \
+    DEFAULT(decode_explained, decode, FULL | EXPLAINED)                                            \
     OVERLOAD(decode_no_grad, few, decode, FEW)                                                     \
     DEFAULT(attention_merge, merge, FULL)                                                          \
     DEFAULT(attention_merge_no_grad, merge, FULL)

@@ -59,7 +59,8 @@ def _fake(*arguments: Any) -> Tensor:
 
 
 _SCHEMA = _schema(ARGUMENTS) + "".join(f", SymInt {name}=0" for name in NUMBERS)
-for _name in ("decode", "decode_no_grad"):  # the second for a caller that counts what is written
+# The second for a caller that counts what is written, the third for `explain`.
+for _name in ("decode", "decode_no_grad", "decode_explained"):
     define(_name, f"({_SCHEMA}) -> Tensor", _fake)
 _FEW = ARGUMENTS.index("k_weight") + 1  # that most calls give: PyTorch takes its time over each
 define("decode_no_grad.few", f"({_schema(ARGUMENTS[:_FEW])}) -> Tensor", _fake)

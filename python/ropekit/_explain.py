@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Unpack
 
 from ropekit import _sdpa
@@ -24,6 +25,7 @@ from ropekit._attention import (
 from ropekit._attention_arguments import FULL, TENSORS, Arguments
 from ropekit._attention_errors import refuse_attention
 from ropekit._cache import PARTS, pages, parts_of, scales, text_of_cache
+from ropekit._decode import decode
 from ropekit._errors import whole
 from ropekit._fields import refuse_fields
 from ropekit._functions import text_for
@@ -33,7 +35,7 @@ from ropekit._operators import fields_of, of_backward
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a call of `attention` would do."""
+    """What a call of `attention` or `decode` would do."""
 
     #: as in "cpu:avx512" or "cuda:decode", which a profiler shows as gpu_attention_decode, or
     #: "sdpa" for our rotation and PyTorch's attention; a call whose layout or workspace it declines
@@ -63,7 +65,8 @@ def explain(
     return_lse: bool = False,
     **options: Unpack[Options],
 ) -> Explanation:
-    """Which kernel `attention` would take for the same arguments, and why; it is not run.
+    """Which kernel `attention` would take for the same arguments, and why; it is not run. With a
+    cache beside k and v, which kernel `decode` would take.
 
     It also tells what rotates and by what: base 10000 where neither config nor rope_theta,
     inv_freq, cos and sin say otherwise.
@@ -71,7 +74,32 @@ def explain(
     Raises:
         TypeError, ValueError, RuntimeError: what the call itself would raise.
     """
+    if isinstance(k, Tensor) and options.get("k_cache") is not None and not return_lse:
+        return _of_decode(q, k, v, options)
     return _explain(q, k, v, return_lse=return_lse, **options)
+
+
+class _Explained(TorchDispatchMode):
+    """Explains calls of the operator decode; none is run."""
+
+    config = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func).startswith("ropekit.decode"):
+            func, self.config = torch.ops.ropekit.decode_explained.default, args[3]
+        return func(*args, **(kwargs or {}))
+
+
+def _of_decode(q: Tensor, k: Tensor, v: Tensor | None, options: Any) -> Explanation:
+    with _Explained() as told, torch.no_grad():  # type: ignore[no-untyped-call]
+        decode(q, k, v, **options)
+    kernel, candidates, none, no_gradient = library.ropekit_explanation().decode().split("\1")
+    why = "attention behind an append, as no kernel of decode takes the call"
+    if f"{kernel} accepted" in candidates:
+        why = "the first kernel of decode that takes the call"
+    why = "named by kernel" if "kernel=" in told.config else why
+    turns = _rotation(Arguments(q, k, v, told.config, cos=options.get("cos")))
+    return Explanation(kernel, why, candidates, none, no_gradient, told.config, turns)
 
 
 def _explain(

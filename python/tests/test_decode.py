@@ -327,6 +327,42 @@ def test_compiles_without_a_break(backend: str, device: str) -> None:
     assert counter.frame_count == 1
 
 
+# ---- which kernel runs ----
+
+
+def test_explain(device: str) -> None:
+    """Nothing is written."""
+    tensors, caches = tokens_of(device, 1, torch.bfloat16), caches_of(device, torch.bfloat16)
+    before = {name: x.clone() for name, x in caches.items()}
+    given = {"k_lengths": lengths_of(device), **caches}
+    told = ropekit.explain(*tensors, **given, rope_theta=5e5, cache_layout="nhd")
+    assert told.kernel.startswith(f"{device}:") and not told.backward
+    assert "composed" in told.candidates and told.rotation == "q and k, by rope_theta 500000.0"
+    named = ropekit.explain(*tensors, **given, kernel="composed")
+    assert (named.why, named.rotation[:7]) == ("named by kernel", "q and k")
+    assert all(torch.equal(x, caches[name]) for name, x in before.items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="has several kernels of decode")
+@pytest.mark.parametrize("table", [False, True])
+def test_a_token_takes_one_launch(table: bool) -> None:
+    """By angles, and by cos and sin of its own row as a patched model of Transformers gives it."""
+    q, k, v = torch.randn(2, 1, 12, 128, device="cuda").bfloat16().split([8, 2, 2], 2)
+    k_cache, v_cache = torch.zeros(2, 2, 2, 64, 128, device="cuda", dtype=torch.bfloat16)
+    lengths = torch.tensor([7, 60], device="cuda")
+    given: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "cache_layout": "hnd"}
+    if table:
+        cos, sin = torch.randn(2, 2, 1, 64, device="cuda").bfloat16()
+        given |= {"cos": cos, "sin": sin, "cache_starts": lengths - 1, "arithmetic": "model_dtype"}
+    told = ropekit.explain(q, k, v, k_lengths=lengths, **given)
+    assert told.kernel.startswith("cuda:decode_") and told.why.startswith("the first kernel of")
+    with torch.profiler.profile() as found:
+        ropekit.decode(q, k, v, k_lengths=lengths, **given)
+        torch.cuda.synchronize()
+    names = [x.name for x in found.events() if x.device_type == torch.autograd.DeviceType.CUDA]
+    assert sum("gpu_" in name for name in names) == 1, names
+
+
 # ---- errors ----
 
 Q, K, V = (x.contiguous() for x in tokens_of("cpu"))
