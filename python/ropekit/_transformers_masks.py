@@ -339,11 +339,11 @@ def moved(dense: Tensor, by: Tensor, keys: int) -> Tensor:
     return dense.index_select(-1, places.clamp(0, last)) & (places >= 0) & (places <= last)
 
 
-def _of_bits(dense: Tensor, end: Tensor) -> Tensor:
-    """The mask of one token, the last of so many keys."""
-    keys, end = dense.shape[-1], end.to(dense.device, torch.int64)
+def _of_bits(padding: Tensor, end: Tensor, keys: int) -> Tensor:
+    """The mask of one token, the last of so many keys that there are."""
+    end = end.to(padding.device, torch.int64)
     bits = 64 * (_unlike_keys(1 + -(-keys // 64), keys) - 1)
-    words = bits_of(moved(dense[:, 0, 0], end - bits, bits))[0].view(torch.int64)
+    words = bits_of(moved(padding, end - bits, bits))[0].view(torch.int64)
     values = torch.cat((end.expand(words.shape[0], 1), words), 1)
     return Mask(values, 0, 0, BITS).encode(keys)
 
@@ -401,6 +401,11 @@ def build_mask(
     is_packed = mask is not None and mask.kind == PACKED
     if mask is not None and (is_free or is_packed or mask.flags & FULL):
         return mask.encode(kv_length)
+    has_bits = is_free and not torch.is_grad_enabled() and not _is_in_onnx_export()
+    is_whole = not isinstance(kv_offset, Tensor) and not kv_offset
+    is_token = has_bits and is_static and is_whole and mask_function is causal_mask_function
+    if is_token and attention_mask is not None and isinstance(sizes.end, Tensor):
+        return _of_bits(attention_mask, sizes.end, kv_length)
     dense: Any = sdpa_mask(
         batch_size=batch_size,
         q_length=q_length,
@@ -413,9 +418,7 @@ def build_mask(
         **(kwargs | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}),
     )
     found: Tensor = dense
-    if is_free and not torch.is_grad_enabled() and not _is_in_onnx_export():
-        if is_static and mask_function is causal_mask_function and isinstance(sizes.end, Tensor):
-            return _of_bits(dense, sizes.end)
+    if has_bits:
         words = bits_of(dense[:, 0])[0][:, None]
         more = _unlike_keys(words.shape[-1], kv_length) - words.shape[-1]
         words = torch.nn.functional.pad(words, (0, more))

@@ -34,7 +34,7 @@ typedef struct one_launch {
     int32_t dim;               /* 0: 128 */
     int32_t store, scale;      /* of the cache; 0: elements */
     int32_t ring, chunk, tree; /* 0: none */
-    int32_t table, model;      /* type of the caller's cos and sin, or 0; the model's arithmetic */
+    int32_t table, model;      /* the caller's cos and sin; the model's arithmetic */
     int32_t packed; /* sequences, EVEN: of `tokens`, UNEVEN: of as many or fewer, and some tokens
                        that belong to none */
 } one_launch;
@@ -132,16 +132,15 @@ static const one_launch cases[] = {
     {ROPE_F16, 8, 2, .page_size = 16, .slots = 1, .packed = UNEVEN, .store = ROPE_I8,
      .scale = ROPE_SCALE_TENSOR},
     /* tables of cos and sin */
-    {ROPE_BF16, 1, 4, .page_size = 16, .table = ROPE_BF16, .model = 1},
-    {ROPE_F16, 1, 8, .by_sequence = 1, .norm = ROPE_NORM_ROUND_TWICE, .table = ROPE_F16,
-     .model = 1},
-    {ROPE_BF16, 1, 7, .page_size = 32, .pairing = ROPE_PAIRING_INTERLEAVED, .table = ROPE_F32,
-     .model = 1, .dim = 64},
-    {ROPE_F16, 1, 2, .page_size = 16, .slots = 1, .table = ROPE_F32},
+    {ROPE_BF16, 1, 4, .page_size = 16, .table = 1, .model = 1},
+    {ROPE_F16, 1, 8, .by_sequence = 1, .norm = ROPE_NORM_ROUND_TWICE, .table = 1, .model = 1},
+    {ROPE_BF16, 1, 7, .page_size = 32, .pairing = ROPE_PAIRING_INTERLEAVED, .table = 1, .model = 1,
+     .dim = 64},
+    {ROPE_F16, 1, 2, .page_size = 16, .slots = 1, .table = 1},
     {ROPE_BF16, 1, 4, .page_size = 16, .model = 1},
-    {ROPE_BF16, 8, 2, .page_size = 16, .table = ROPE_BF16, .model = 1},
-    {ROPE_F16, 3, 4, .page_size = 16, .table = ROPE_F16, .dim = 64, .store = ROPE_F8E4M3},
-    {ROPE_BF16, 4, 4, .page_size = 16, .packed = UNEVEN, .table = ROPE_F32, .model = 1},
+    {ROPE_BF16, 8, 2, .page_size = 16, .table = 1, .model = 1},
+    {ROPE_F16, 3, 4, .page_size = 16, .table = 1, .dim = 64, .store = ROPE_F8E4M3},
+    {ROPE_BF16, 4, 4, .page_size = 16, .packed = UNEVEN, .table = 1, .model = 1},
 };
 
 static int64_t dim_of(const one_launch *o) {
@@ -275,8 +274,8 @@ static void fill_table(decode_case *c, const one_launch *o, const parts *p) {
     unsigned char *cos = c->append.base.arena + p->cos, *sin = c->append.base.arena + p->sin;
     for (int64_t i = 0; o->table && i < all_tokens(o) * dim_of(o) / 2; i++) {
         const double angle = random_real(&c->append.base.random, -4, 4);
-        oracle_store(o->table, cos, i, __builtin_cos(angle));
-        oracle_store(o->table, sin, i, __builtin_sin(angle));
+        oracle_store(o->dtype, cos, i, __builtin_cos(angle));
+        oracle_store(o->dtype, sin, i, __builtin_sin(angle));
     }
 }
 
@@ -368,7 +367,7 @@ static void describe(decode_case *c, const one_launch *o) {
     a->rope.arithmetic = o->model ? ROPE_ARITHMETIC_MODEL_DTYPE : 0;
     if (o->table) {
         a->rope.angle_mode = ROPE_ANGLE_TABLE;
-        a->rope.table_dtype = o->table;
+        a->rope.table_dtype = o->dtype;
         a->rope.table_width = ROPE_TABLE_HALF;
     }
     if (o->norm)
@@ -498,7 +497,7 @@ static decode_case alone_of(const decode_case *c, const one_launch *o, int64_t s
     if (a->cache_starts)
         a->cache_starts = (const int32_t *)a->cache_starts + s;
     if (o->table && !o->packed) {
-        const int64_t ahead = s * a->rope.table_stride[0] * (o->table == ROPE_F32 ? 4 : 2);
+        const int64_t ahead = s * a->rope.table_stride[0] * 2;
         a->rope.cos = (const char *)a->rope.cos + ahead;
         a->rope.sin = (const char *)a->rope.sin + ahead;
     }
@@ -679,7 +678,7 @@ static one_launch generate(test_random *r) {
     if (!o.slots && random_chance(r, 25))
         o.ring = ONE_OF(r, 32, 48, 160) / o.page_size * o.page_size;
     o.ring = o.ring < 32 ? 0 : o.ring;
-    o.table = ONE_OF(r, 0, 0, o.dtype, ROPE_F32);
+    o.table = ONE_OF(r, 0, 1);
     o.model = ONE_OF(r, 0, 1);
     return o;
 }
@@ -853,7 +852,7 @@ TEST(decode_one_launch, a_sequence_that_a_call_cannot_have) {
 /* Rows of a table that positions name, or that it lacks, are for the calls: they may leave a token
  * out. */
 static void check_table(const char *required) {
-    const one_launch o = {ROPE_BF16, 1, 4, .page_size = 16, .table = ROPE_BF16};
+    const one_launch o = {ROPE_BF16, 1, 4, .page_size = 16, .table = 1};
     const parts p = parts_of(&o);
     one_launch_required(required);
     for (int by_position = 0; by_position < 2; by_position++) {

@@ -4,8 +4,8 @@
 #include "common/math/attention.h"
 
 static int is_tabled(const rope_problem *r) {
-    return r->angle_mode == ROPE_ANGLE_TABLE && r->table_width == ROPE_TABLE_HALF &&
-           r->direction == ROPE_FORWARD;
+    return r->angle_mode == ROPE_ANGLE_TABLE && r->table_dtype == r->dtype &&
+           r->table_width == ROPE_TABLE_HALF && r->direction == ROPE_FORWARD;
 }
 
 static int is_rotation(const rope_problem *r, int32_t dim) {
@@ -39,7 +39,7 @@ const char *gpu_decode_decline(const rope_decode_problem *problem) {
         return "declined: heads lie in blocks of elements";
     if ((q->rotates || k->rotates) && !is_rotation(&a->rope, dim))
         return "declined: it rotates a part of heads, or neither by exact angles of one axis nor "
-               "by a table of half width";
+               "by a table of half width and of dtype";
     if (t->window_right != INT64_MAX || rope_mask_counts(t) || !(t->scale > 0))
         return "declined: there is a window to the right, a tree with a window or chunks or a "
                "scale below 0";
@@ -54,10 +54,9 @@ int gpu_decode_fits_table(const rope_decode_problem *p, const rope_decode_call *
             map->offset <= rope->table_rows - call->most_tokens);
 }
 
-gpu_decode_table gpu_decode_table_of(const rope_append_problem *p, const rope_call *call) {
+gpu_decode_table gpu_decode_table_of(const rope_call *call) {
     const int64_t *stride = call->table_stride;
-    return (gpu_decode_table){call->cos, call->sin, stride[0],
-                              stride[1], stride[2], p->rope.table_dtype};
+    return (gpu_decode_table){call->cos, call->sin, stride[0], stride[1], stride[2]};
 }
 
 gpu_decode_steps gpu_decode_steps_of(const rope_append_problem *p, const rope_append_call *call,

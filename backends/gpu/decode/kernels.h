@@ -34,9 +34,8 @@ typedef struct gpu_decode_steps {
 
 /* The caller's cos and sin, over [row, position, pair] in elements. */
 typedef struct gpu_decode_table {
-    const void *cos, *sin;
+    const uint16_t *cos, *sin;
     int64_t row, position, pair;
-    int32_t dtype;
 } gpu_decode_table;
 
 /* Heads of the new tokens, in units of 16 bytes over [sequence, head]. */

@@ -161,7 +161,7 @@ static gpu_decode_portable_call call_of(const gpu_decode_launch *l) {
                                                 gpu_decode_steps_of(p, a, ROPE_APPEND_K)},
                                       .turns = p->rope.set[0].turns,
                                       .factor = (float)p->rope.set[0].attention_factor,
-                                      .angles = gpu_decode_table_of(p, &a->rope),
+                                      .angles = gpu_decode_table_of(&a->rope),
                                       .start = a->starts ? 0 : map->offset,
                                       .starts = a->starts ? a->starts : map->offsets,
                                       .slots = p->cache == ROPE_CACHE_SLOTS ? a->slots : NULL,

@@ -52,7 +52,7 @@ rope_attention_call gpu_decode_attention_of(const rope_decode_call *call);
 /* Whether a table, if there is one, has a row for each token in its sequence, as the host sees. */
 int gpu_decode_fits_table(const rope_decode_problem *p, const rope_decode_call *call);
 
-gpu_decode_table gpu_decode_table_of(const rope_append_problem *p, const rope_call *call);
+gpu_decode_table gpu_decode_table_of(const rope_call *call);
 
 gpu_decode_steps gpu_decode_steps_of(const rope_append_problem *problem,
                                      const rope_append_call *call, int tensor);

@@ -77,7 +77,7 @@ GPU_FN int64_t decode_position(const gpu_decode_steps &s, int sequence) {
 /* cos and sin of a thread's pairs. */
 template <class S> struct decode_angles { rope_coefficients of[2]; };
 
-template <class S>
+template <int DTYPE, class S>
 GPU_FN decode_angles<S> decode_angles_of(const gpu_decode_portable_call &c, int sequence) {
     const int lane = gpu_thread() % S::LANES;
     const gpu_decode_steps &s = c.steps[0];
@@ -87,8 +87,8 @@ GPU_FN decode_angles<S> decode_angles_of(const gpu_decode_portable_call &c, int 
     const int first = joined ? lane : 2 * lane, second = joined ? lane + S::LANES : 2 * lane + 1;
     const int64_t position = decode_position(s, sequence);
     if (s.flags & GPU_STEP_TABLE)
-        return {{decode_tabled(c.angles, sequence, position, first),
-                 decode_tabled(c.angles, sequence, position, second)}};
+        return {{decode_tabled<DTYPE>(c.angles, sequence, position, first),
+                 decode_tabled<DTYPE>(c.angles, sequence, position, second)}};
     const auto turns = gpu_global(c.turns);
     return {{decode_angle(s.flags, c.factor, position, turns[first]),
              decode_angle(s.flags, c.factor, position, turns[second])}};
@@ -115,7 +115,7 @@ template <class S> struct decode_loaded {
 };
 
 /* appends: the block is the one that has the new key and value. */
-template <class S>
+template <int DTYPE, class S>
 GPU_FN decode_loaded<S> decode_load(const gpu_decode_portable_call &c, int sequence, int key_head,
                                     bool appends) {
     const gpu_decode_call &a = c.attend;
@@ -132,7 +132,7 @@ GPU_FN decode_loaded<S> decode_load(const gpu_decode_portable_call &c, int seque
         x.k = decode_read_unit<S>(c.k.data, row * c.k.row + head * c.k.head);
         x.v = decode_read_unit<S>(c.v.data, row * c.v.row + head * c.v.head);
     }
-    x.angles = decode_angles_of<S>(c, sequence);
+    x.angles = decode_angles_of<DTYPE, S>(c, sequence);
     return x;
 }
 
@@ -214,7 +214,7 @@ GPU_FN bool decode_begin(const gpu_decode_portable_call &given, gpu_decode_block
     typedef decode_head<D> S;
     const gpu_decode_call &c = given.attend;
     char *values = stage + GPU_TILE_KEYS * D * 2;
-    const decode_loaded<S> x = decode_load<S>(given, sequence, key_head, appends);
+    const decode_loaded<S> x = decode_load<DTYPE, S>(given, sequence, key_head, appends);
     if (threadIdx.x == 0)
         b->lacks_page = 0;
     __syncthreads();

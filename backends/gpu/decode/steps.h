@@ -44,12 +44,16 @@ GPU_FN rope_coefficients decode_angle(int flags, float factor, int64_t position,
     return {cos, sin, cos, sin};
 }
 
+GPU_FN int64_t decode_entry(const gpu_decode_table &t, int row, int64_t position, int pair) {
+    return row * t.row + position * t.position + pair * t.pair;
+}
+
 /* As rope_tabled() of a table of half width. */
+template <int DTYPE>
 GPU_FN rope_coefficients decode_tabled(const gpu_decode_table &t, int row, int64_t position,
                                        int pair) {
-    const int64_t at = row * t.row + position * t.position + pair * t.pair;
-    const float cos = rope_table_entry(t.dtype, t.cos, at),
-                sin = rope_table_entry(t.dtype, t.sin, at);
+    const int64_t at = decode_entry(t, row, position, pair);
+    const float cos = rope_table_entry(DTYPE, t.cos, at), sin = rope_table_entry(DTYPE, t.sin, at);
     return {cos, sin, cos, sin};
 }
 

@@ -118,7 +118,7 @@ static sm90_decode_call call_of(const gpu_decode_launch *l, const gpu_decode_siz
         .lse = t->lse,
         .turns = l->problem->append->rope.set[0].turns,
         .factor = (float)l->problem->append->rope.set[0].attention_factor,
-        .angles = gpu_decode_table_of(l->problem->append, &a->rope),
+        .angles = gpu_decode_table_of(&a->rope),
         .position_flag = a->rope.position_flag};
     memcpy(d.lse_stride, t->lse_stride, sizeof d.lse_stride);
     fill_cache(l->problem, l->call, &d);

@@ -143,6 +143,16 @@ GPU_FN bool decode_has(const sm90_decode_call *c, const decode_item &item, int n
     return n < decode_tokens(item.counts) && (unsigned)(item.begin + n) < (unsigned)c->row_tokens;
 }
 
+/* The row of a token's angles on its way to the L2 cache. */
+template <class S>
+GPU_FN void decode_fetch_angles(const sm90_decode_call *c, int sequence, int token) {
+    const gpu_decode_table &t = c->angles;
+    const int64_t at =
+        decode_entry(t, sequence, rope_sum(token, c->steps[0].offset), 2 * decode_part_lane<S>());
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(t.cos + at));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(t.sin + at));
+}
+
 template <class S>
 GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int helper,
                         decode_loaded<S> &x) {
@@ -163,6 +173,8 @@ GPU_FN void decode_load(const sm90_decode_call *c, const decode_item &item, int 
             continue;
         x.q[e] = decode_read_words<S>(decode_head(&c->q, item.sequence, item.begin + token, head));
         x.q_id[e] = decode_read_id(&c->steps[0], item.sequence, item.begin, token, ahead + token);
+        if (c->steps[0].flags & GPU_STEP_TABLE)
+            decode_fetch_angles<S>(c, item.sequence, token);
     }
 #pragma unroll
     for (int e = 0; e < S::NEW; e++) {
@@ -198,8 +210,8 @@ static __device__ __noinline__ decode_words decode_step(int flags, float factor,
     if (flags & GPU_STEP_TABLE) {
         const int lane = decode_part_lane<S>(), joined = flags & GPU_STEP_INTERLEAVED;
         const rope_coefficients m[2] = {
-            decode_tabled(*table, row, position, joined ? lane : 2 * lane),
-            decode_tabled(*table, row, position, joined ? lane + S::LANES : 2 * lane + 1)};
+            decode_tabled<DTYPE>(*table, row, position, joined ? lane : 2 * lane),
+            decode_tabled<DTYPE>(*table, row, position, joined ? lane + S::LANES : 2 * lane + 1)};
         return decode_rotate<DTYPE>(flags, m, x);
     }
     const rope_coefficients m[2] = {decode_angle(flags, factor, position, turns0),
