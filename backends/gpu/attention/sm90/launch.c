@@ -140,31 +140,48 @@ typedef struct {
     int gathered, tall, fresh, two, behind;
 } sm90_part;
 
-static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call *call,
-                              sm90_part part) {
-    const rope_attention_problem *p = l->problem;
-    const int looks = gpu_sm90_looks_at_pages(p), tall = part.tall;
+/* Maps of queries, keys, values and results; 0: the driver refuses. */
+static int encode_maps(const rope_attention_problem *p, const rope_attention_call *call,
+                       sm90_part part, int32_t page, int32_t pack, CUtensorMap maps[4]) {
     const sm90_view q = sm90_queries_of(p, call),
                     k = sm90_view_of(p, call, &call->k, p->head_dim, part.gathered),
                     v = sm90_view_of(p, call, &call->v, p->v_head_dim, part.gathered),
                     out = sm90_results_of(p, call);
-    const int32_t *failed = looks ? l->memory.failed : l->failed, dtype = p->rope.dtype,
+    const int32_t dtype = p->rope.dtype, rows = part.tall ? SM90_TALL_ROWS : SM90_ROWS,
+                  keys = page ? page : sm90_keys_of_tile(p, part.tall);
+    return sm90_map_encode(&maps[0], dtype, &q, pack, rows / pack, 1) &&
+           sm90_map_encode(&maps[1], dtype, &k, 1, keys, 1) &&
+           sm90_map_encode(&maps[2], dtype, &v, 1, keys, 1) &&
+           sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, 1);
+}
+
+static const void *kernel_of(const gpu_sm90_call *l, const rope_attention_call *call,
+                             const sm90_schedule *schedule, int32_t spans, int tall) {
+    const rope_attention_problem *p = l->problem;
+    const int are_whole = !call->rope.position.cu_seqlens && !call->q_lengths;
+    const void *const simple = schedule->simple && are_whole ? sm90_simple_of(p) : NULL;
+    return l->norms ? sm90_normed_of(p)
+           : spans  ? sm90_span_kernel_of(p)
+           : simple ? simple
+                    : sm90_kernel_of(p, tall);
+}
+
+static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call *call,
+                              sm90_part part) {
+    const rope_attention_problem *p = l->problem;
+    const int looks = gpu_sm90_looks_at_pages(p), tall = part.tall;
+    const int32_t *failed = looks ? l->memory.failed : l->failed,
                   page = part.gathered ? 0 : sm90_page_of(p, tall),
-                  keys = page ? page : sm90_keys_of_tile(p, tall),
                   rows = tall ? SM90_TALL_ROWS : SM90_ROWS;
     sm90_schedule schedule =
         sm90_schedule_of(p, call, tall, page, failed, &l->memory, l->leaves_few);
     sm90_cap cap = p->soft_cap > 0 ? sm90_cap_of(p) : (sm90_cap){0};
     sm90_norm norm = l->norms ? norm_of(l->norms, 0) : (sm90_norm){0};
-    const int32_t pack = 1 << schedule.pack;
     schedule.none = none_of(l);
     schedule.tall_from = part.tall_from;
     schedule.behind = part.behind;
     CUtensorMap maps[4];
-    if (!sm90_map_encode(&maps[0], dtype, &q, pack, rows / pack, 1) ||
-        !sm90_map_encode(&maps[1], dtype, &k, 1, keys, 1) ||
-        !sm90_map_encode(&maps[2], dtype, &v, 1, keys, 1) ||
-        !sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, 1))
+    if (!encode_maps(p, call, part, page, 1 << schedule.pack, maps))
         return cudaErrorInvalidValue;
     sm90_spans spans = l->norms
                            ? (sm90_spans){0}
@@ -198,17 +215,12 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
                          l->norms     ? (void *)&norm
                          : spans.most ? (void *)&spans
                                       : &cap};
-    const int are_whole = !call->rope.position.cu_seqlens && !call->q_lengths;
-    const void *const simple = schedule.simple && are_whole ? sm90_simple_of(p) : NULL;
     const dim3 grid = {(uint32_t)gpu_at_most(items, l->multiprocessors), 1, 1},
                block = {128 + 2 * (uint32_t)rows, 1, 1};
     return error == gpuSuccess
-               ? gpu_launch_kernel(l->norms     ? sm90_normed_of(p)
-                                   : spans.most ? sm90_span_kernel_of(p)
-                                   : simple     ? simple
-                                                : sm90_kernel_of(p, tall),
-                                   grid, block, arguments,
-                                   sm90_shared_of(p, tall, schedule.tokens < 0), l->stream, early)
+               ? gpu_launch_kernel(kernel_of(l, call, &schedule, spans.most, tall), grid, block,
+                                   arguments, sm90_shared_of(p, tall, schedule.tokens < 0),
+                                   l->stream, early)
                : error;
 }
 

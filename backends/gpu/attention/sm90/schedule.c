@@ -20,7 +20,7 @@ static int64_t group_of(const rope_attention_problem *p, const rope_attention_ca
                         const sm90_schedule *s) {
     const int64_t each = 2 * (p->head_dim + p->v_head_dim) * call->k_tokens,
                   fit = each > 0 ? GROUP_BYTES / each * (s->shares >> s->pack) : s->units,
-                  least = gpu_at_most(gpu_divide_up(GROUP_TILES, s->each), GROUP),
+                  least = gpu_at_most(gpu_divide_up(GROUP_TILES, s->each > 0 ? s->each : 1), GROUP),
                   most = fit < least ? least : gpu_at_most(fit, LARGE_GROUP),
                   parts = gpu_divide_up(s->units, most);
     return parts > 1 ? gpu_divide_up(s->units, parts) : s->units;
