@@ -363,6 +363,16 @@ static const char *kernel_beside_products(void) {
     return kernel;
 }
 
+/* The kernel takes the case, and agrees with itself on rotated inputs and on one sequence alone. */
+static void check_whole(attention_case *c, const char *kernel) {
+    attention_describe(c, kernel);
+    unsigned char *expected = arena_after(c, kernel);
+    CHECK(expected, "declined");
+    check_unfused(c, kernel, expected);
+    check_alone(c, kernel, expected);
+    free(expected);
+}
+
 /* Queries so many that Hopper's kernel rotates them beside its products: in order, the first ones
  * of a row by its lengths, packed sequences, rows of a batch that have lengths, sequences around
  * the length from which they have tall tiles, which see all keys up to theirs, and rows with ids.
@@ -407,12 +417,7 @@ static void check_beside_products(int64_t dim, int64_t heads) {
             for (int n = 0; n < 2; n++)
                 c.q_count[n] = c.k_count[n] = ends[i][n];
         }
-        attention_describe(&c, kernel);
-        unsigned char *expected = arena_after(&c, kernel);
-        CHECK(expected, "declined");
-        check_unfused(&c, kernel, expected);
-        check_alone(&c, kernel, expected);
-        free(expected);
+        check_whole(&c, kernel);
         attention_free(&c);
     }
 }
@@ -464,12 +469,7 @@ TEST(attention_bits, few_rows_of_many_keys) {
     for (int64_t i = -1; test_next(&i, 2 * ATTENTION_LONG_ROWS);) {
         attention_case c;
         attention_make(&c, test_seed() + 10, i, &wish);
-        attention_describe(&c, kernel);
-        unsigned char *expected = arena_after(&c, kernel);
-        CHECK(expected, "declined");
-        check_unfused(&c, kernel, expected);
-        check_alone(&c, kernel, expected);
-        free(expected);
+        check_whole(&c, kernel);
         attention_free(&c);
     }
 }
