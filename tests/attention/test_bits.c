@@ -669,22 +669,23 @@ static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t to
 static void check_pages(int64_t tokens) {
     enum { KEYS = 192 };
     static const int64_t dims[][2] = {{64, 64}, {96, 64}, {128, 128}, {256, 256}},
-                         sizes[] = {1, 4, 16, 64};
+                         sizes[] = {1, 4, 16, 24, 48, 64};
+    enum { SIZES = sizeof sizes / sizeof *sizes };
     const char *kernel;
     attention_required();
     device_not_provided("bits depend on the layout");
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
-            attention_case c[4];
-            unsigned char *result[4];
-            for (int i = 0; i < 4; i++) {
+            attention_case c[SIZES];
+            unsigned char *result[SIZES];
+            for (int i = 0; i < SIZES; i++) {
                 make_pages(&c[i], dims[d][0], dims[d][1], tokens, KEYS, sizes[i]);
                 attention_describe(&c[i], kernel);
                 result[i] = arena_after(&c[i], kernel);
                 for (int n = 0; n < 2 && i > 0 && result[0] && result[i]; n++)
                     check_rows(&c[0], result[0], n, 0, &c[i], result[i], n, "in pages");
             }
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < SIZES; i++) {
                 attention_free(&c[i]);
                 free(result[i]);
             }

@@ -32,19 +32,21 @@ template <class T> GPU_FN void sm90_start(const sm90_block &b) {
 
 /* The group that loads: all tiles, then those that are computed again. */
 template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_maps &maps) {
-    const int thread = (int)threadIdx.x;
     int n = 0, sent = 0, cleaned = 0;
 #pragma unroll 1
-    for (int careful = 0; careful < 2; careful++) {
+    for (;;) {
+        /* Anew each time, where registers are few. */
+        const int thread = T::TWO_SENDERS ? gpu_opaque((int)threadIdx.x) : (int)threadIdx.x;
         if (thread == 0 || (thread < 32 && b.schedule->page))
             n = sm90_send<T>(b, maps, n, sent, cleaned);
         else if (thread >= 64)
             n = sm90_help<T>(b, n, sent, cleaned);
-        else if (thread == 32)
-            n = sm90_find<T>(b, n, careful);
+        else if (thread == 32 || (thread > 32 && sm90_has_two_senders<T>(b)))
+            n = sm90_find<T>(b, maps, n, sent, cleaned);
         n++;
-        if (careful || !sm90_ends_again(b))
+        if (n > SM90_SECOND_PASS || !sm90_ends_again(b))
             return;
+        n += SM90_SECOND_PASS;
     }
 }
 

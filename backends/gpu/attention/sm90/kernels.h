@@ -141,6 +141,7 @@ typedef struct sm90_schedule {
     int32_t tokens, k_tokens; /* of all sequences; tokens -1: they differ, and the call is read */
     int32_t early;            /* blocks find a tile when the one before begins */
     int32_t page;             /* keys of a copy from a page of a table; 0: keys lie in order */
+    uint32_t per_page;        /* 2^32 / keys of a page, rounded down */
     sm90_mask mask;
     float unit;   /* what makes scores logits of base 2 */
     float lowest; /* no score is below, and this times `unit` is finite */

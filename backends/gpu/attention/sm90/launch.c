@@ -155,11 +155,16 @@ static int encode_maps(const rope_attention_problem *p, const rope_attention_cal
            sm90_map_encode(&maps[3], dtype, &out, pack, 64 / pack, 1);
 }
 
+/* Keys of a copy from a page from which one warp is fast enough for all copies. */
+enum { LARGE_PAGE = 128 };
+
 static const void *kernel_of(const gpu_sm90_call *l, const rope_attention_call *call,
                              const sm90_schedule *schedule, int32_t spans, int tall) {
     const rope_attention_problem *p = l->problem;
-    const int are_whole = !call->rope.position.cu_seqlens && !call->q_lengths;
-    const void *const simple = schedule->simple && are_whole ? sm90_simple_of(p) : NULL;
+    const int are_whole = !call->rope.position.cu_seqlens && !call->q_lengths,
+              are_large = !schedule->page || schedule->page >= LARGE_PAGE;
+    const void *const simple =
+        schedule->simple && are_whole && are_large ? sm90_simple_of(p) : NULL;
     return l->norms ? sm90_normed_of(p)
            : spans  ? sm90_span_kernel_of(p)
            : simple ? simple

@@ -76,7 +76,8 @@ GPU_FN const char *sm90_value(const sm90_block &b, const sm90_tile *t, int64_t k
         return (const char *)v->in +
                2 * (t->k_row * v->in_stride[0] + (t->k_token + key) * v->in_stride[1] +
                     head * v->in_stride[2]);
-    const int64_t page = b.schedule->page ? sm90_page(b.p, b.call, t->k_row, (int)key) : t->k_row;
+    const int64_t page =
+        b.schedule->page ? sm90_page(b.p, b.call, t->k_row, (int)key / (int)size) : t->k_row;
     return (const char *)v->cache +
            2 * (page * v->cache_stride[0] +
                 (b.schedule->page ? key % size : key) * v->cache_stride[1] +

@@ -158,6 +158,7 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, int s
     t->k_row = s.k_row;
     t->k_token = s.k_first;
     t->head = (unit - row * order.heads) << order.pack;
+    t->k_head = t->head / order.shares;
     t->index = s.index + query;
     t->end = s.k_count;
     t->k_index = s.k_index;

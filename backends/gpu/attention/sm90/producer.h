@@ -1,5 +1,5 @@
-/* The warp group that loads: a thread of warp 0, or all where there are pages, has tiles copied,
- * warp 1 finds tiles and what their rows see, warps 2 and 3 work on what was copied. */
+/* The warp group that loads: warp 0 has tiles copied, warp 1 finds tiles and what their rows see,
+ * and has values of pages copied, warps 2 and 3 work on what was copied. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_PRODUCER_H
 #define ROPEKIT_GPU_ATTENTION_SM90_PRODUCER_H
 
@@ -24,6 +24,16 @@ GPU_FN const sm90_tile *sm90_wait_tile(const sm90_block &b, int n) {
     return &b.header->tile[n % SM90_KNOWN];
 }
 
+/* A thread's place in its warp, found anew: registers are few. */
+GPU_FN int sm90_lane(void) {
+    return gpu_opaque((int)threadIdx.x) % 32;
+}
+
+/* Whether keys lie in pages whose values a warp of their own copies. */
+template <class T> GPU_FN int sm90_has_two_senders(const sm90_block &b) {
+    return T::TWO_SENDERS && b.schedule->page;
+}
+
 /* --- copies --- */
 
 /* Copies the queries of the block's tile n; 0 where there is none. */
@@ -46,11 +56,11 @@ template <class T> GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_
     return head >= 0;
 }
 
-/* Where a lane copies from a page of a tile of keys, and to which of its keys: a copy has `page`
- * keys and 64 elements. Without a table the first lane copies all. */
+/* Where a lane copies from a page of a tile of keys, and to which of its keys, below 0 if it copies
+ * none: a copy has `page` keys and 64 elements. Without a table the first lane copies all. */
 struct sm90_share {
     sm90_box at;
-    int key, copies;
+    int key, copies; /* of all lanes */
 };
 
 /* Reads the page, a tile of keys ahead of its copy. end: keys from here on are not there. */
@@ -58,11 +68,13 @@ template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box
     const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
     if (!page)
         return {at, 0, 1};
-    const int copies = (min(end - at.token, (int)T::KEYS) + page - 1) / page * (T::DIM / 64),
-              key = lane / (T::DIM / 64) * page, from = at.token + key;
-    if (lane < copies)
-        at = {at.head, from % (int)b.p->page_size, sm90_page(b.p, b.call, at.row, from),
+    const int key = lane / (T::DIM / 64) * page, from = at.token + key,
+              copies = __popc(__ballot_sync(~0u, key < T::KEYS && from < end));
+    if (lane < copies) {
+        const int n = sm90_over_page(b, from);
+        at = {at.head, from - n * (int)b.p->page_size, sm90_page(b.p, b.call, at.row, n),
               lane % (T::DIM / 64) * 64};
+    }
     return {at, key, copies};
 }
 
@@ -108,18 +120,32 @@ GPU_FN int sm90_ahead(const sm90_block &b) {
     return b.schedule->early ? SM90_FAR : b.schedule->rotation.pairs ? 5 : 3;
 }
 
-GPU_FN void sm90_want(const sm90_block &b, int n) {
-    if (threadIdx.x == 0)
+/* By the first lane of warp 0, where warp 1 does not know by itself when it is to find a tile. */
+template <class T> GPU_FN void sm90_want(const sm90_block &b, int n) {
+    if (T::TWO_SENDERS ? !b.schedule->page : threadIdx.x == 0)
         sm90_arrive(SM90_BARRIER(b, tile_wanted, n % 2));
 }
 
+/* Where tile j of a tile's keys begins, counted from the last one. */
+template <class T> GPU_FN sm90_box sm90_keys_at(const volatile sm90_tile *t, int j) {
+    return {t->k_head, t->k_token + (t->first + t->tiles - 1 - j) * T::KEYS, t->k_row};
+}
+
+/* Where copies of values end, the n-th of all, of tile j of keys; cleaned: of those so far. */
+template <class T>
+GPU_FN uint32_t sm90_values_barrier(const sm90_block &b, const volatile sm90_tile *t, int j, int n,
+                                    int &cleaned) {
+    return sm90_is_cleaned<T>(t, j) ? SM90_BARRIER(b, values_sent, cleaned++ % 2)
+                                    : SM90_BARRIER(b, values_full, n % 2);
+}
+
 /* Copies of all tiles from tile `n` of the block on: queries a tile ahead, or behind the first of
- * their keys where they have one tile of memory, values one tile of keys behind their keys. sent,
- * cleaned: tiles of keys so far, and those of values that are cleaned. The number of the tile that
- * ends them. By one lane, or by a warp where pages are copied. */
+ * their keys where they have one tile of memory, values, unless warp 1 does, one tile of keys
+ * behind their keys. sent, cleaned: tiles of keys so far, and those of values that are cleaned. The
+ * number of the tile that ends them. By one lane, or by a warp where pages are copied. */
 template <class T>
 GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sent, int &cleaned) {
-    sm90_want(b, n);
+    sm90_want<T>(b, n);
     int more = T::QUERIES == 2 ? sm90_send_queries<T>(b, maps, n) : sm90_wait_tile(b, n)->head >= 0,
         waits = 0;
     uint32_t barrier = 0;
@@ -128,8 +154,7 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
         const volatile sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
         const int tiles = t->tiles, end = t->end,
                   sends = max(tiles - sm90_ahead(b) + 1, min(1, tiles - 1));
-        sm90_box keys = {t->head / b.schedule->shares, t->k_token, t->k_row};
-        keys.token += (t->first + tiles - 1) * T::KEYS;
+        sm90_box keys = sm90_keys_at<T>(t, 0);
         sm90_share next = sm90_share_of<T>(b, keys, end);
         for (int j = 0; j < tiles; j++) {
             const sm90_share share = next;
@@ -139,13 +164,13 @@ GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sen
             sm90_send_keys<T>(b, maps, sent, share);
             if (waits)
                 sm90_send_values<T>(b, maps, sent - 1, barrier, values);
-            barrier = sm90_is_cleaned<T>(t, j) ? SM90_BARRIER(b, values_sent, cleaned++ % 2)
-                                               : SM90_BARRIER(b, values_full, sent % 2);
+            waits = !sm90_has_two_senders<T>(b);
+            if (waits)
+                barrier = sm90_values_barrier<T>(b, t, j, sent, cleaned);
             values = share;
-            waits = 1;
             sent++;
             if (j == max(sends - 1, 0))
-                sm90_want(b, n + 1);
+                sm90_want<T>(b, n + 1);
             if (T::QUERIES == 2 && j == sends)
                 more = sm90_send_queries<T>(b, maps, n + 1);
             if (T::QUERIES == 1 && j == 0)
@@ -186,44 +211,79 @@ GPU_FN void sm90_take_again(const sm90_block &b, int32_t n, int span, sm90_tile 
     t->slot = -1;
 }
 
-/* Finds tile `n` of a block; next: its number among all, or among those that are computed again. */
-template <class T>
-GPU_FN sm90_tile *sm90_find_one(const sm90_block &b, int n, int careful, int32_t &next, int span) {
-    sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
-    sm90_list(b, t); /* what had its place has ended */
-    if (careful)
-        sm90_take_again<T>(b, next, span, t);
-    else
-        sm90_take<T>(b, next, span, t);
-    t->careful = careful || b.header->again_count >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
-    sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
-    return t;
+GPU_FN void sm90_begin_walk(const sm90_block &b, int careful, sm90_walk &walk) {
+    const int32_t *none = b.schedule->none;
+    walk.careful = careful;
+    walk.has_begun = walk.span = 0;
+    walk.next = (int32_t)blockIdx.x;
+    if (!careful && none && *none)
+        walk.next = SM90_FAR;
+    if (!careful)
+        return;
+    walk.next = 0;
+#pragma unroll 1
+    for (int i = 0; i < SM90_KNOWN; i++)
+        sm90_list(b, &b.header->tile[i]);
 }
 
-/* All tiles of a block from tile `n` on, each when it is wanted. The number of the tile that ends
- * them. */
-template <class T> GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
-    const int32_t *none = b.schedule->none;
-    int32_t next = careful ? 0 : none && *none ? (int)SM90_FAR : (int32_t)blockIdx.x;
-    const int first = n;
-    int span = 0;
+/* Goes on from tile `n` of a block, if that was found, to what is behind it. */
+template <class T> GPU_FN void sm90_advance(const sm90_block &b, int n, sm90_walk &walk) {
+    const sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
+    const int has_begun = walk.has_begun;
+    walk.has_begun = 1;
+    if (!has_begun || (T::SPANS && t->slot < 0 && ++walk.span < t->spans))
+        return;
+    walk.span = 0;
+    walk.next = walk.careful ? walk.next + 1 : sm90_next_number(*b.schedule, walk.next);
+}
+
+/* Finds tile `n` of a block. */
+template <class T> GPU_FN void sm90_find_one(const sm90_block &b, int n, sm90_walk &walk) {
+    sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
+    sm90_list(b, t); /* what had its place has ended */
+    if (walk.careful)
+        sm90_take_again<T>(b, walk.next, walk.span, t);
+    else
+        sm90_take<T>(b, walk.next, walk.span, t);
+    t->careful = walk.careful || b.header->again_count >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
+    sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
+}
+
+/* All tiles of a block from tile `n` on, each when it is wanted. By one lane; where there are two
+ * senders by a warp, which has values copied meanwhile: one warp alone would take longer for all
+ * copies from small pages than products take. sent, cleaned: as above. The number of the tile that
+ * ends them. */
+template <class T>
+GPU_FN int sm90_find(const sm90_block &b, const sm90_maps &maps, int n, int &sent, int &cleaned) {
+    sm90_walk own, &walk = T::TWO_SENDERS ? b.header->walk : own;
+    if (sm90_lane() == 0)
+        sm90_begin_walk(b, n >= SM90_SECOND_PASS, walk);
 #pragma unroll 1
-    for (int i = 0; careful && i < SM90_KNOWN; i++)
-        sm90_list(b, &b.header->tile[i]);
+    for (int tiles = 0, finds = 0;; n++) { /* of the tile ahead of n, whose values are copied */
 #pragma unroll 1
-    for (;;) {
-        const sm90_tile *t = sm90_find_one<T>(b, n, careful, next, span);
+        for (int j = 0; j == 0 || j < tiles; j++) {
+            if (j == finds && sm90_lane() == 0) {
+                sm90_advance<T>(b, n + SM90_KNOWN - 1, walk);
+                sm90_find_one<T>(b, n, walk);
+            }
+            if (j >= tiles)
+                break;
+            const volatile sm90_tile *t = &b.header->tile[(n + SM90_KNOWN - 1) % SM90_KNOWN];
+            sm90_send_values<T>(b, maps, sent, sm90_values_barrier<T>(b, t, j, sent, cleaned),
+                                sm90_share_of<T>(b, sm90_keys_at<T>(t, j), t->end));
+            sent++;
+        }
+        const volatile sm90_tile *t = sm90_wait_tile(b, n);
         if (t->head < 0)
             return n;
         sm90_wait_for_last<T>(b); /* a first tile may be known ahead of it */
-        if (n == first)
-            sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
-        n++;
-        sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n);
-        if (T::SPANS && t->slot < 0 && ++span < t->spans)
-            continue;
-        span = 0;
-        next = careful ? next + 1 : sm90_next_number(*b.schedule, next);
+        if (sm90_has_two_senders<T>(b)) {
+            sm90_senders_meet(b);
+            tiles = t->tiles;
+            finds = max(tiles - sm90_ahead(b) - 1, 0);
+        } else {
+            sm90_wait_turn(SM90_BARRIER(b, tile_wanted, 0), n + 1); /* so tile n was wanted */
+        }
     }
 }
 

@@ -67,6 +67,8 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
                        .tokens = sm90_depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
                        .k_tokens = (int32_t)call->k_tokens,
                        .page = page,
+                       .per_page =
+                           page ? (uint32_t)((UINT64_C(1) << 32) / (uint64_t)p->page_size) : 0,
                        .mask = sm90_mask_of(p),
                        .unit = p->soft_cap > 0 ? 1 : 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,

@@ -14,10 +14,13 @@ struct sm90_type {
         DTYPE = DTYPE_,
         DIM = DIM_,
         V_DIM = V_DIM_,
-        CAPS = CAPS_,                   /* scores have a soft cap */
-        NORMS = NORMS_,                 /* queries have a norm */
-        SIMPLE = SIMPLE_,               /* calls have what sm90_simple says */
-        SPANS = SPANS_,                 /* tiles may have keys in spans */
+        CAPS = CAPS_,     /* scores have a soft cap */
+        NORMS = NORMS_,   /* queries have a norm */
+        SIMPLE = SIMPLE_, /* calls have what sm90_simple says */
+        SPANS = SPANS_,   /* tiles may have keys in spans */
+        /* Of keys and of values of small pages, where one takes longer than products, as it does
+         * not with caps; heads of 64 would take 2 % longer where keys lie in order. */
+        TWO_SENDERS = SPANS_ || (DIM_ > 64 && DIM_ == V_DIM_ && !CAPS_ && !NORMS_ && !SIMPLE_),
         ORDERED = DIM_ <= 64 && !CAPS_, /* consumers begin products in order */
         ROWS = ROWS_,
         TALL = ROWS > SM90_ROWS,
@@ -44,6 +47,7 @@ struct __align__(16) sm90_tile {
     float *lse;                             /* of the first row, or NULL */
     int32_t q_row, q_token, k_row, k_token; /* where its queries and keys begin; a cache's row is
                                                the sequence */
+    int32_t k_head;                         /* that its rows read */
     int32_t k_index;                        /* of its first key among all of the sequence's */
     int32_t rows;                           /* that are there */
     int32_t number;                         /* of all tiles */
@@ -57,6 +61,9 @@ enum { SM90_CAREFUL = 1 }; /* values of the tile are cleaned */
 
 /* Rows are described that many tiles ahead of those that end. */
 enum { SM90_KNOWN = 8 };
+
+/* Tiles of a block that are computed again are counted from here on: phases go on. */
+enum { SM90_SECOND_PASS = 1 << 30 };
 
 /* Tiles of a block that may be computed again; when half as many are, the rest is careful at once.
  */
@@ -75,6 +82,12 @@ struct __align__(16) sm90_sight {
 };
 static_assert(sizeof(sm90_sight) == SM90_SIGHT, "in its room");
 
+/* Where a block is among its tiles: the number of one among all, or, `careful`, among those that
+ * are computed again, and its span. */
+struct sm90_walk {
+    int32_t careful, has_begun, next, span;
+};
+
 /* Each barrier's phases are counted by those who wait: phase n / 2 of barrier n % 2. */
 struct sm90_header {
     uint64_t keys_full[2], keys_free[2], values_full[2], values_free[2];
@@ -87,6 +100,7 @@ struct sm90_header {
     int32_t again[SM90_AGAIN];
     int32_t found[4]; /* something was taken out of values n, at n % 4 */
     int32_t last[2];  /* a consumer's span was the last of its tile to end */
+    sm90_walk walk;   /* of the lane that finds tiles: registers are few */
     sm90_tile tile[SM90_KNOWN];
     float norms[SM90_ROWS]; /* of rows that are rotated ahead */
 };
@@ -199,12 +213,17 @@ GPU_FN uint32_t sm90_chunk(int rows, int row, int chunk) {
     return (uint32_t)((chunk >> 3) * rows * 128 + row * 128 + ((chunk ^ row) & 7) * 16);
 }
 
-/* The page of a cache that holds a sequence's key. */
+/* Which page of its sequence has a key. */
+GPU_FN int sm90_over_page(const sm90_block &b, int key) {
+    const int size = (int)b.p->page_size, n = (int)__umulhi((uint32_t)key, b.schedule->per_page);
+    return n + (key - n * size >= size); /* n may be one less */
+}
+
+/* The page of a cache that a sequence has as its n-th. */
 GPU_FN int sm90_page(const rope_attention_problem *p, const rope_attention_call *call, int sequence,
-                     int key) {
+                     int n) {
     return (int)rope_index_of(p->table_wide, call->block_table,
-                              sequence * call->table_stride[0] +
-                                  key / (int)p->page_size * call->table_stride[1]);
+                              sequence * call->table_stride[0] + n * call->table_stride[1]);
 }
 
 /* --- what rows see --- */
