@@ -667,9 +667,9 @@ static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t to
 
 /* Pages of any size have the bits of keys in order, which kernels read where they lie or not. */
 static void check_pages(int64_t tokens) {
-    enum { KEYS = 192 };
+    enum { KEYS = 384 };
     static const int64_t dims[][2] = {{64, 64}, {96, 64}, {128, 128}, {256, 256}},
-                         sizes[] = {1, 4, 16, 24, 48, 64};
+                         sizes[] = {1, 4, 16, 24, 48, 64, 128};
     enum { SIZES = sizeof sizes / sizeof *sizes };
     const char *kernel;
     attention_required();

@@ -95,9 +95,9 @@ typedef struct sm90_cap {
     float end, near[6], most, rise;
 } sm90_cap;
 
-/* Kernels of calls without chunks, sinks and lse, whose sequences all have as many queries, take it
- * in the place of sm90_cap: without the branches for these the compiler has a row's end take less
- * time. */
+/* Kernels of calls without chunks, sinks, lse and small pages, whose sequences all have as many
+ * queries, take it in the place of sm90_cap: without the branches for these the compiler has a
+ * row's end take less time. */
 typedef struct sm90_simple {
     int32_t unused;
 } sm90_simple;

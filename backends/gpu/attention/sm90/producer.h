@@ -56,14 +56,15 @@ template <class T> GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_
     return head >= 0;
 }
 
-/* Where a lane copies from a page of a tile of keys, and to which of its keys, below 0 if it copies
- * none: a copy has `page` keys and 64 elements. Without a table the first lane copies all. */
+/* Where a lane copies from a page of a tile of keys, and to which of its keys: a copy has `page`
+ * keys and 64 elements, and lanes from `copies` on have none. Without a table the first lane copies
+ * all. */
 struct sm90_share {
     sm90_box at;
-    int key, copies; /* of all lanes */
+    int key, copies;
 };
 
-/* Reads the page, a tile of keys ahead of its copy. end: keys from here on are not there. */
+/* Reads the page. end: keys from here on are not there. */
 template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box at, int end) {
     const int page = b.schedule->page, lane = (int)threadIdx.x % 32;
     if (!page)
@@ -120,7 +121,9 @@ GPU_FN int sm90_ahead(const sm90_block &b) {
     return b.schedule->early ? SM90_FAR : b.schedule->rotation.pairs ? 5 : 3;
 }
 
-/* By the first lane of warp 0, where warp 1 does not know by itself when it is to find a tile. */
+/* By the first lane of warp 0, where warp 1 does not know by itself when it is to find a tile.
+ * Where there may be two senders no other lane is here without pages, and a test takes a register.
+ */
 template <class T> GPU_FN void sm90_want(const sm90_block &b, int n) {
     if (T::TWO_SENDERS ? !b.schedule->page : threadIdx.x == 0)
         sm90_arrive(SM90_BARRIER(b, tile_wanted, n % 2));

@@ -213,7 +213,7 @@ GPU_FN uint32_t sm90_chunk(int rows, int row, int chunk) {
     return (uint32_t)((chunk >> 3) * rows * 128 + row * 128 + ((chunk ^ row) & 7) * 16);
 }
 
-/* Which page of its sequence has a key. */
+/* Which page of its sequence has a key. Pages have more than one. */
 GPU_FN int sm90_over_page(const sm90_block &b, int key) {
     const int size = (int)b.p->page_size, n = (int)__umulhi((uint32_t)key, b.schedule->per_page);
     return n + (key - n * size >= size); /* n may be one less */
