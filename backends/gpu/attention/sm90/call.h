@@ -25,10 +25,10 @@ int sm90_has_rows(const rope_attention_call *call);
  * that lie half a window apart in vectors of 16 bytes. */
 int sm90_has_angles(const rope_problem *rope);
 
-/* Computes angles of queries, and sets memory's tickets to 0. */
+/* Computes angles of queries. */
 gpuError_t sm90_launch_angles(const rope_attention_problem *problem,
-                              const rope_attention_call *call, const gpu_sm90_memory *memory,
-                              int early, gpuStream_t stream);
+                              const rope_attention_call *call, void *angles, int early,
+                              gpuStream_t stream);
 
 /* The rotation of queries, or keys that stand alike, by those. */
 sm90_rotation sm90_rotation_of(const rope_problem *rope, const rope_attention_call *call,

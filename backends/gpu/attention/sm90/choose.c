@@ -223,8 +223,7 @@ gpuError_t gpu_sm90_load(const rope_attention_problem *p) {
                                    sm90_span_kernel_of(p),
                                    sm90_kernel_of(p, 0),
                                    gpu_attention_sm90_keys_kernels[is_bf16],
-                                   gpu_attention_sm90_angles_kernel,
-                                   gpu_attention_sm90_pages_kernel};
+                                   gpu_attention_sm90_ahead_kernel};
     int32_t early;
     gpuError_t error = gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
     for (int i = 0; i < 3 && error == gpuSuccess; i++)

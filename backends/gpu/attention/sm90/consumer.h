@@ -4,91 +4,9 @@
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_CONSUMER_H
 #define ROPEKIT_GPU_ATTENTION_SM90_CONSUMER_H
 
+#include "backends/gpu/attention/sm90/epilogue.h"
+#include "backends/gpu/attention/sm90/pipeline.h"
 #include "backends/gpu/attention/sm90/rotate.h"
-#include "backends/gpu/attention/sm90/softmax.h"
-
-/* A stage of two, and the parity of its phase. */
-struct sm90_turn {
-    int stage;
-    uint32_t parity;
-};
-
-GPU_FN void sm90_step(sm90_turn &turn) {
-    turn.stage ^= 1;
-    turn.parity ^= (uint32_t)!turn.stage;
-}
-
-/* Where a consumer is. Tiles of keys of its rows are counted from the last one. */
-struct sm90_place {
-    sm90_turn keys, values;
-    int tile;                             /* of the block */
-    int n, tiles;                         /* tile of keys, of how many */
-    int right, whole_end;                 /* those between are seen by all rows */
-    int end;                              /* the key behind the first of them */
-    int consumer;                         /* 0 or 1 */
-    int whole;                            /* behind the tile's rows are no others */
-    int leads;                            /* this thread arrives for its group */
-    int adds;                             /* 0: no product was added to these rows */
-    uint32_t queries, keys_at, values_at; /* stage 0, as products are told of it */
-};
-
-GPU_FN sm90_tile *sm90_rows_at(const sm90_block &b, int tile) {
-    return &b.header->tile[tile % SM90_KNOWN];
-}
-
-GPU_FN int sm90_is_part(const sm90_place &at) {
-    return at.n < at.right || at.n >= at.whole_end;
-}
-
-/* Begins the product of queries and the next tile of keys. ORDERED: in order. */
-template <class T, int ORDERED = T::ORDERED>
-GPU_FN void sm90_begin_scores(const sm90_block &b, const sm90_place &at, float (&s)[T::SCORES]) {
-    sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
-    if (ORDERED)
-        sm90_await_order<T>(at.consumer);
-    sm90_products_begin();
-    sm90_score<T>(s,
-                  (uint32_t)sm90_uniform((int)(at.queries + (uint32_t)(at.tile & (T::QUERIES - 1)) *
-                                                                (T::QUERY_BYTES / 16))),
-                  at.keys_at + (uint32_t)at.keys.stage * (T::KEY_BYTES / 16));
-    sm90_products_end();
-}
-
-/* Begins the product of the last weights and their values. */
-template <class T>
-GPU_FN void sm90_begin_sums(const sm90_block &b, const sm90_place &at,
-                            const uint32_t (&weights)[T::WEIGHTS], float (&out)[T::ELEMENTS]) {
-    sm90_wait(SM90_BARRIER(b, values_full, at.values.stage), at.values.parity);
-    sm90_products_begin();
-    sm90_add<T>(out, weights,
-                (uint32_t)sm90_uniform(
-                    (int)(at.values_at + (uint32_t)at.values.stage * (T::VALUE_BYTES / 16))),
-                at.adds);
-    sm90_products_end();
-}
-
-/* Ends the product of queries and keys; LEFT: groups of products that were begun behind it. Of
- * three consumers the next one waits the longest, so it is named at once. */
-template <class T, int LEFT, int ORDERED = T::ORDERED>
-GPU_FN void sm90_end_scores(const sm90_block &b, sm90_place &at, float (&s)[T::SCORES]) {
-    sm90_products_wait<LEFT>();
-    sm90_settle(s);
-    if (T::TALL)
-        sm90_next_in_order<T>(at.consumer);
-    sm90_arrive_if(SM90_BARRIER(b, keys_free, at.keys.stage), at.leads);
-    sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads && at.n + 1 == at.tiles);
-    sm90_step(at.keys);
-    if (ORDERED && !T::TALL)
-        sm90_next_in_order<T>(at.consumer);
-}
-
-template <class T>
-GPU_FN void sm90_end_sums(const sm90_block &b, sm90_place &at, float (&out)[T::ELEMENTS]) {
-    sm90_products_wait<0>();
-    sm90_settle(out);
-    sm90_arrive_if(SM90_BARRIER(b, values_free, at.values.stage), at.leads);
-    sm90_step(at.values);
-}
 
 /* A tile of keys that all rows see. The wait stands between maximum and exponentials. */
 template <class T>
@@ -221,7 +139,7 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
     sm90_begin_sums<T>(b, at, weights, out);
     if (begins) {
         last = rows;
-        if (!T::SIMPLE && !T::SPANS)
+        if (!T::SIMPLE)
             ended = sm90_sum_rows(b, rows);
         sm90_enter<T>(b, at);
     }
@@ -231,7 +149,7 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
     if (!T::SIMPLE && !b.schedule->simple) {
         if (!T::TALL)
             sm90_see_rows<0, 1>(b, sm90_rows_at(b, at.tile), row, seen);
-        if (begins && !T::SPANS)
+        if (begins)
             sm90_end_rows(b, before, row, ended);
     }
     sm90_end_scores<T, 1>(b, at, s);
@@ -255,9 +173,7 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
         }
     }
     sm90_settle(rows.sum); /* else the compiler adds them up behind the store */
-    if (begins && T::SPANS) {
-        sm90_end<T>(b, before, map, at.consumer, row, whole, last, out);
-    } else if (begins) {
+    if (begins) {
         if (T::SIMPLE)
             ended = sm90_sum_rows(b, last);
         sm90_store<T>(b, before, map, at.consumer, row, whole, ended.factor, out);
@@ -265,13 +181,15 @@ GPU_FN void sm90_some(const sm90_block &b, const CUtensorMap *map, int row, int 
     at.adds = !begins;
 }
 
-/* Rows whose values were cleaned: product by product, as what is not finite is added to each. */
+/* Rows whose values were cleaned: product by product, as what is not finite is added to each. They
+ * end here, or, of spans, leave what they end with in `last` and `sums`: the join of spans is long,
+ * so it is there once. Others would spill registers for an end elsewhere. */
 template <class T>
 GPU_FN void sm90_attend_cleaned(const sm90_block &b, const CUtensorMap *map, int row,
-                                sm90_place &at) {
-    float out[T::ELEMENTS];
+                                sm90_place &at, sm90_rows *last, float (*sums)[T::ELEMENTS]) {
+    float own[T::ELEMENTS], (&out)[T::ELEMENTS] = T::SPANS ? *sums : own;
     uint32_t weights[T::WEIGHTS];
-    sm90_rows rows;
+    sm90_rows own_rows, &rows = T::SPANS ? *last : own_rows;
     sm90_tile *t = sm90_rows_at(b, at.tile);
     for (int i = 0; i < T::ELEMENTS; i++)
         out[i] = 0.0f;
@@ -292,16 +210,20 @@ GPU_FN void sm90_attend_cleaned(const sm90_block &b, const CUtensorMap *map, int
             sm90_add_nonfinite<T>(b, t, at.end - (at.n + 1) * T::KEYS, row, weights, out);
     }
     at.tile++;
-    sm90_end<T>(b, t, map, at.consumer, row, at.whole, rows, out);
+    if (!T::SPANS)
+        sm90_end<T>(b, t, map, at.consumer, row, at.whole, rows, out);
 }
 
-/* Rows of tile at.tile and of those behind it, up to one that is not plain: what that is. */
+/* Rows of tile at.tile and, but of spans, of those behind it, up to one that is not plain: what
+ * that is. last, sums: as above. A span ends beside no product of the next one: its join takes the
+ * registers of that one's scores. */
 template <class T>
-GPU_FN int sm90_attend_plain(const sm90_block &b, const CUtensorMap *map, int row, sm90_place &at) {
+GPU_FN int sm90_attend_plain(const sm90_block &b, const CUtensorMap *map, int row, sm90_place &at,
+                             sm90_rows *last, float (*sums)[T::ELEMENTS]) {
     const float unit = b.schedule->unit;
-    float out[T::ELEMENTS];
+    float own[T::ELEMENTS], (&out)[T::ELEMENTS] = T::SPANS ? *sums : own;
     uint32_t weights[T::WEIGHTS];
-    sm90_rows rows;
+    sm90_rows own_rows, &rows = T::SPANS ? *last : own_rows;
     int next = SM90_PLAIN;
     sm90_enter<T>(b, at);
     {
@@ -333,9 +255,9 @@ GPU_FN int sm90_attend_plain(const sm90_block &b, const CUtensorMap *map, int ro
             sm90_change_rows<T>(b, map, row, at, rows, weights, out);
             continue;
         }
-        if (ends && (next = sm90_next_rows(b, at)) != SM90_PLAIN)
+        if (ends && (T::SPANS || (next = sm90_next_rows(b, at)) != SM90_PLAIN))
             break;
-        sm90_some<T>(b, map, row, ends, at, rows, weights, out);
+        sm90_some<T>(b, map, row, !T::SPANS && ends, at, rows, weights, out);
     }
     if (T::QUERIES == 2) {
         if (!T::TALL)
@@ -343,7 +265,8 @@ GPU_FN int sm90_attend_plain(const sm90_block &b, const CUtensorMap *map, int ro
         sm90_begin_sums<T>(b, at, weights, out);
         sm90_end_sums<T>(b, at, out);
     }
-    sm90_end<T>(b, sm90_rows_at(b, at.tile - 1), map, at.consumer, row, at.whole, rows, out);
+    if (!T::SPANS)
+        sm90_end<T>(b, sm90_rows_at(b, at.tile - 1), map, at.consumer, row, at.whole, rows, out);
     return next;
 }
 
@@ -357,10 +280,20 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, sm90_place 
         sm90_rotate_first<T>(b, at.tile, at.consumer);
 #pragma unroll 1
     while (next != SM90_NONE) {
-        if (next == SM90_PLAIN) {
-            next = sm90_attend_plain<T>(b, map, row, at);
+        if constexpr (T::SPANS) {
+            float out[T::ELEMENTS];
+            sm90_rows rows;
+            if (next == SM90_PLAIN)
+                (void)sm90_attend_plain<T>(b, map, row, at, &rows, &out);
+            else
+                sm90_attend_cleaned<T>(b, map, row, at, &rows, &out);
+            sm90_end<T>(b, sm90_rows_at(b, at.tile - 1), map, at.consumer, row, at.whole, rows,
+                        out);
+            next = sm90_next_rows(b, at);
+        } else if (next == SM90_PLAIN) {
+            next = sm90_attend_plain<T>(b, map, row, at, NULL, NULL);
         } else {
-            sm90_attend_cleaned<T>(b, map, row, at);
+            sm90_attend_cleaned<T>(b, map, row, at, NULL, NULL);
             next = sm90_next_rows(b, at);
         }
     }

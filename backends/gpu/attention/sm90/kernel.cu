@@ -1,5 +1,6 @@
 /* Attention by the matrix products of sm_90a. Keys were rotated before.
  */
+#include "backends/gpu/attention/sm90/ahead.h"
 #include "backends/gpu/attention/sm90/consumer.h"
 #include "backends/gpu/attention/sm90/producer.h"
 
@@ -47,32 +48,6 @@ template <class T> GPU_FN void sm90_load_all(const sm90_block &b, const sm90_map
         if (n > SM90_SECOND_PASS || !sm90_ends_again(b))
             return;
         n += SM90_SECOND_PASS;
-    }
-}
-
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS)
-    gpu_attention_sm90_pages(GPU_PARAMETER rope_attention_problem problem,
-                             GPU_PARAMETER rope_attention_call call, int32_t *failed, int few,
-                             int32_t *none, uint32_t *tickets) {
-    const int64_t sequences = rope_attention_sequences(&call), group = gpu_attention_group(&call);
-    int many = 0;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    for (int64_t n = threadIdx.x; none && blockIdx.x == 0 && n < sequences; n += blockDim.x)
-        many |=
-            rope_attention_segment_of(&call.rope.position, call.q_lengths, n).count * group > few;
-    many = __syncthreads_or(many);
-    if (blockIdx.x == 0)
-        sm90_reset_tickets(tickets);
-    if (blockIdx.x == 0 && threadIdx.x == 0 && none)
-        *none = !many;
-    for (int64_t n = blockIdx.x; n < sequences; n += gridDim.x) {
-        const rope_attention_sequence s = rope_attention_sequence_of(&problem, &call, n);
-        const int good = s.fails || s.q_count * group <= few ||
-                         gpu_attention_has_pages(&problem, &call, &s, gpu_keys_used(&problem, &s));
-        const int all = __syncthreads_and(good);
-        if (threadIdx.x == 0)
-            failed[n] = !all;
     }
 }
 
@@ -127,7 +102,8 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                     sm90_more_of(more...).norm,
                     sm90_more_of(more...).spans,
                     schedule.each,
-                    schedule.tiles};
+                    schedule.tiles,
+                    schedule.chunk};
     const int group = (int)threadIdx.x / 128;
     /* The kernel of other tiles does without: each of its tiles would take 1 % longer. */
     if (T::TALL && schedule.behind && !sm90_may_have<T>(b)) {
@@ -144,7 +120,7 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
     if (threadIdx.x == 0)
         sm90_start<T>(b);
     if (T::ORDERED && schedule.tokens < 0) {
-        if (!schedule.rotation.pairs) /* else lengths are older than angles */
+        if (!schedule.ahead)
             sm90_wait_for_last<T>(b);
         sm90_look<T>(b);
         if (b.tiles == 0) {
@@ -156,9 +132,11 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
     __syncthreads();
     if (group == 0) {
         sm90_registers_fewer<sm90_few<T>>();
-        if (threadIdx.x != 32 || schedule.tokens < 0)
+        /* Warp 1 finds the first tile meanwhile, by lengths that are older than a launch ahead. */
+        if (threadIdx.x / 32 != 1 || (schedule.tokens < 0 && !schedule.ahead)) {
             sm90_wait_for_last<T>(b);
-        gpu_let_next_start();
+            gpu_let_next_start();
+        }
         sm90_load_all<T>(b, {&q, &k, &v, &out});
         if (T::ORDERED && schedule.behind && blockIdx.x == 0)
             gpu_wait_for_last(); /* whatever follows waits for this launch alone */
@@ -189,5 +167,4 @@ const void *const gpu_attention_sm90_norm_kernels[2] = SM90_KERNELS(128, 128, SM
 const void *const gpu_attention_sm90_keys_kernels[2] = {
     GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_F16>),
     GPU_KERNEL(gpu_attention_sm90_keys<GPU_SM90_BF16>)};
-const void *const gpu_attention_sm90_pages_kernel = GPU_KERNEL(gpu_attention_sm90_pages);
-const void *const gpu_attention_sm90_angles_kernel = GPU_KERNEL(gpu_attention_sm90_angles);
+const void *const gpu_attention_sm90_ahead_kernel = GPU_KERNEL(gpu_attention_sm90_ahead);

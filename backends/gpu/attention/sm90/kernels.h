@@ -68,8 +68,15 @@ typedef struct sm90_positions {
     uint32_t *tickets; /* all are set to 0, or NULL */
 } sm90_positions;
 
+/* Which sequences have tables with pages that the cache lacks. */
+typedef struct sm90_pages {
+    int32_t *failed; /* over sequences; or NULL: nobody looks */
+    int32_t *none;   /* whether sequences of more than `few` rows, packed, are none; or NULL */
+    int32_t few;     /* rows of sequences that are not looked at */
+} sm90_pages;
+
 enum {
-    SM90_ANGLE_THREADS = 128,
+    SM90_KEY_THREADS = 128,
     SM90_HEADS_AHEAD = 4 /* heads of keys that a thread rotates */
 };
 
@@ -120,28 +127,43 @@ typedef struct sm90_spans {
     uint32_t *arrived; /* over [tile, consumer], 0 ahead of the launch: spans that have ended; or
                           NULL: a block has all spans of a tile, one after the other */
     int32_t most;      /* spans of a tile */
-    int32_t blocks;    /* for which a sequence's spans are */
-    int32_t heads;     /* of the whole call, divided by those side by side */
-    int32_t own;       /* where sums of blocks begin */
+    uint32_t per[SM90_SPANS + 1]; /* of so many spans, as a divisor's */
+    int32_t blocks;               /* for which a sequence's spans are */
+    int32_t heads;                /* of the whole call, divided by those side by side */
+    int32_t own;                  /* where sums of blocks begin */
 } sm90_spans;
+
+/* A divisor from 1 to 2^31 - 1, and (2^32 - 1) / it, rounded down. */
+typedef struct sm90_divisor {
+    int32_t by;
+    uint32_t per;
+} sm90_divisor;
+
+ROPE_FN sm90_divisor sm90_divisor_of(int64_t by) {
+    const sm90_divisor d = {(int32_t)by, UINT32_MAX / (uint32_t)by};
+    return d;
+}
 
 /* A call as blocks read it, apart from all that depends on lengths. Tiles are counted over `heads`
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
  * of a group first. */
 typedef struct sm90_schedule {
-    int32_t tiles;     /* of all */
-    int32_t each;      /* of a sequence, or of all that are packed */
-    int32_t heads;     /* of q, divided by those side by side */
-    int32_t group;     /* units that run side by side */
-    int32_t units;     /* heads, times sequences where they are not packed */
-    int32_t shares;    /* heads of q that read a key head */
-    int32_t pack;      /* the power of 2 that is so many heads' rows side by side */
-    int32_t tall_from; /* queries of sequences that have tall tiles, in a launch of their own */
-    int32_t behind;    /* a launch of the call's other tiles is ahead */
+    int32_t tiles;       /* of all */
+    int32_t each;        /* of a sequence, or of all that are packed */
+    int32_t units;       /* heads, times sequences where they are not packed */
+    sm90_divisor heads;  /* of q, divided by those side by side */
+    sm90_divisor group;  /* units that run side by side */
+    sm90_divisor last;   /* those of the last group */
+    sm90_divisor chunk;  /* tiles of a group */
+    sm90_divisor shares; /* heads of q that read a key head */
+    int32_t pack;        /* the power of 2 that is so many heads' rows side by side */
+    int32_t tall_from;   /* queries of sequences that have tall tiles, in a launch of their own */
+    int32_t behind;      /* a launch of the call's other tiles is ahead */
+    int32_t ahead;       /* a launch of the call is: all but what that finds is older than it */
     int32_t tokens, k_tokens; /* of all sequences; tokens -1: they differ, and the call is read */
     int32_t early;            /* blocks find a tile when the one before begins */
     int32_t page;             /* keys of a copy from a page of a table; 0: keys lie in order */
-    uint32_t per_page;        /* 2^32 / keys of a page, rounded down */
+    sm90_divisor page_size;   /* keys of a page */
     sm90_mask mask;
     float unit;   /* what makes scores logits of base 2 */
     float lowest; /* no score is below, and this times `unit` is finite */
@@ -186,19 +208,14 @@ extern const void *const gpu_attention_sm90_norm_kernels[2];
 extern const void *const gpu_attention_sm90_latent_kernels[2][2][2];
 
 /* Of f16 and of bf16; take (sm90_keys_ahead, sm90_positions, sm90_norm): a thread of
- * SM90_ANGLE_THREADS computes angles of 8 pairs of a token, and normalises and rotates these of
+ * SM90_KEY_THREADS computes angles of 8 pairs of a token, and normalises and rotates these of
  * SM90_HEADS_AHEAD heads, in blocks over tokens and heads. Positions depend on no lengths. */
 extern const void *const gpu_attention_sm90_keys_kernels[2];
 
-/* Takes (rope_attention_problem, rope_attention_call, int32_t *failed, int few, int32_t *none,
- * uint32_t *tickets): a block of GPU_ATTENTION_THREADS threads says of a sequence of more than
- * `few` rows whether its table has a page that the cache lacks, and of those that are packed
- * whether there is none; tickets are set to 0. */
-extern const void *const gpu_attention_sm90_pages_kernel;
-
-/* Takes (sm90_positions, rope_attention_problem, rope_attention_call): a thread of
- * SM90_ANGLE_THREADS computes four angles, of which there may be none. */
-extern const void *const gpu_attention_sm90_angles_kernel;
+/* Takes (sm90_positions, sm90_pages, rope_attention_problem, rope_attention_call): a thread of
+ * GPU_ATTENTION_THREADS computes four angles, of which there may be none, and blocks behind theirs
+ * look at pages, a sequence each in turn. */
+extern const void *const gpu_attention_sm90_ahead_kernel;
 
 #ifdef __cplusplus
 }

@@ -38,15 +38,25 @@ static sm90_positions positions_of(const rope_attention_problem *problem,
                             .tickets = memory->tickets};
 }
 
-gpuError_t sm90_launch_angles(const rope_attention_problem *problem,
-                              const rope_attention_call *call, const gpu_sm90_memory *memory,
-                              int early, gpuStream_t stream) {
-    sm90_positions p = positions_of(problem, call, memory);
-    void *arguments[] = {&p, (void *)(uintptr_t)problem, (void *)(uintptr_t)call};
-    const dim3 grid = {(uint32_t)gpu_divide_up(p.count, SM90_ANGLE_THREADS), 1, 1},
-               block = {SM90_ANGLE_THREADS, 1, 1};
-    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, stream,
+/* What is computed ahead: angles of p, if there are some, and whether there are all pages. */
+static gpuError_t launch_ahead(const rope_attention_problem *problem,
+                               const rope_attention_call *call, sm90_positions p, sm90_pages pages,
+                               int early, gpuStream_t stream) {
+    void *arguments[] = {&p, &pages, (void *)(uintptr_t)problem, (void *)(uintptr_t)call};
+    const int64_t angles = gpu_divide_up(p.count, GPU_ATTENTION_THREADS),
+                  lookers = pages.failed ? gpu_at_most(rope_attention_sequences(call), 65535) : 0;
+    const dim3 grid = {(uint32_t)(angles + lookers > 0 ? angles + lookers : 1), 1, 1},
+               block = {GPU_ATTENTION_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_ahead_kernel, grid, block, arguments, 0, stream,
                              early);
+}
+
+gpuError_t sm90_launch_angles(const rope_attention_problem *problem,
+                              const rope_attention_call *call, void *angles, int early,
+                              gpuStream_t stream) {
+    const gpu_sm90_memory memory = {.angles = angles};
+    return launch_ahead(problem, call, positions_of(problem, call, &memory), (sm90_pages){0}, early,
+                        stream);
 }
 
 static sm90_norm norm_of(const gpu_sm90_norms *norms, int which) {
@@ -68,9 +78,9 @@ static gpuError_t launch_keys(const gpu_sm90_call *l, int early) {
         keys.out_stride[i] = k->out_stride[i];
     }
     void *arguments[] = {&keys, &p, &norm};
-    const dim3 grid = {(uint32_t)gpu_divide_up(keys.count * (p.fours / 2), SM90_ANGLE_THREADS),
+    const dim3 grid = {(uint32_t)gpu_divide_up(keys.count * (p.fours / 2), SM90_KEY_THREADS),
                        (uint32_t)gpu_divide_up(keys.heads, SM90_HEADS_AHEAD), 1},
-               block = {SM90_ANGLE_THREADS, 1, 1};
+               block = {SM90_KEY_THREADS, 1, 1};
     return gpu_launch_kernel(gpu_attention_sm90_keys_kernels[l->problem->rope.dtype == ROPE_BF16],
                              grid, block, arguments, 0, l->stream, early);
 }
@@ -82,19 +92,9 @@ static int32_t *none_of(const gpu_sm90_call *l) {
                : NULL;
 }
 
-static gpuError_t launch_pages(const gpu_sm90_call *l) {
-    int few = l->leaves_few ? GPU_SPLIT_ROWS : 0;
-    int32_t *none = none_of(l);
-    void *arguments[] = {(void *)(uintptr_t)l->problem,
-                         (void *)(uintptr_t)l->call,
-                         (void *)(uintptr_t)&l->memory.failed,
-                         &few,
-                         &none,
-                         (void *)(uintptr_t)&l->memory.tickets};
-    const dim3 grid = {(uint32_t)gpu_at_most(rope_attention_sequences(l->call), 65535), 1, 1},
-               block = {GPU_ATTENTION_THREADS, 1, 1};
-    return gpu_launch_kernel(gpu_attention_sm90_pages_kernel, grid, block, arguments, 0, l->stream,
-                             l->early);
+static sm90_pages pages_of(const gpu_sm90_call *l) {
+    return (sm90_pages){
+        .failed = l->memory.failed, .none = none_of(l), .few = l->leaves_few ? GPU_SPLIT_ROWS : 0};
 }
 
 static void from_rows(rope_append_operand *o) {
@@ -125,11 +125,8 @@ static gpuError_t gather(const gpu_sm90_call *l, int32_t tall_from, rope_attenti
 
 /* Tickets become 0 by a launch that may start early and lets others, as no memset does. */
 static gpuError_t launch_reset(const gpu_sm90_call *l, const rope_attention_call *call, int early) {
-    sm90_positions p = {.tickets = l->memory.tickets};
-    void *arguments[] = {&p, (void *)(uintptr_t)l->problem, (void *)(uintptr_t)call};
-    const dim3 grid = {1, 1, 1}, block = {SM90_ANGLE_THREADS, 1, 1};
-    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, l->stream,
-                             early);
+    return launch_ahead(l->problem, call, (sm90_positions){.tickets = l->memory.tickets},
+                        (sm90_pages){0}, early, l->stream);
 }
 
 /* whole: the call of which this is a part; tall_from: of that; gathered: keys are; tall: tall tiles
@@ -203,6 +200,7 @@ static gpuError_t attend_part(const gpu_sm90_call *l, const rope_attention_call 
         (void)sm90_count_tiles(call, SM90_ROWS, &most);
     const int rotates = schedule.rotation.pairs > 0,
               resets = !part.fresh && (most.tiles > ROUNDS * l->multiprocessors || spreads);
+    schedule.ahead = rotates || looks || resets || part.behind;
     int early = rotates || looks || part.behind ? l->follows_early : l->early;
     gpuError_t error = gpuSuccess;
     if (resets) {
@@ -256,11 +254,16 @@ static gpuError_t attend(const gpu_sm90_call *l, const rope_attention_call *whol
 
 gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
     const rope_attention_problem *p = l->problem;
-    const int looks = gpu_sm90_looks_at_pages(p), ahead = looks ? l->follows_early : l->early;
-    gpuError_t error = looks ? launch_pages(l) : gpuSuccess;
-    if (error == gpuSuccess && gpu_sm90_rotates(p, l->call))
-        error = l->keys_too ? launch_keys(l, ahead)
-                            : sm90_launch_angles(p, l->call, &l->memory, ahead, l->stream);
+    const int looks = gpu_sm90_looks_at_pages(p), rotates = gpu_sm90_rotates(p, l->call),
+              keys = rotates && l->keys_too;
+    sm90_positions positions = rotates && !keys ? positions_of(p, l->call, &l->memory)
+                                                : (sm90_positions){.tickets = l->memory.tickets};
+    gpuError_t error = gpuSuccess;
+    if (looks || positions.count > 0)
+        error = launch_ahead(p, l->call, positions, looks ? pages_of(l) : (sm90_pages){0}, l->early,
+                             l->stream);
+    if (keys && error == gpuSuccess)
+        error = launch_keys(l, looks ? l->follows_early : l->early);
     if (!sm90_gathers(p, l->call))
         return error == gpuSuccess ? attend(l, l->call, 1) : error;
     const size_t row =

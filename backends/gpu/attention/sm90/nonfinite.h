@@ -71,7 +71,7 @@ GPU_FN int sm90_clean_values(uint32_t values, int first, int end, int thread, in
 /* Element 0 of a key's value. */
 GPU_FN const char *sm90_value(const sm90_block &b, const sm90_tile *t, int64_t key) {
     const rope_append_operand *v = &b.call->v;
-    const int64_t head = t->head / b.schedule->shares, size = b.p->page_size;
+    const int64_t head = t->k_head, size = b.p->page_size;
     if (!b.p->cache)
         return (const char *)v->in +
                2 * (t->k_row * v->in_stride[0] + (t->k_token + key) * v->in_stride[1] +

@@ -124,12 +124,12 @@ GPU_FN void sm90_normalise_heads(const sm90_norm &norm, int lanes, int lane,
 
 /* Keys rotate by the angles of queries that stand where they do, which are kept for these. */
 template <int DTYPE>
-__global__ void __launch_bounds__(SM90_ANGLE_THREADS)
+__global__ void __launch_bounds__(SM90_KEY_THREADS)
     gpu_attention_sm90_keys(GPU_PARAMETER sm90_keys_ahead k, GPU_PARAMETER sm90_positions p,
                             GPU_PARAMETER sm90_norm norm) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const int lanes = p.fours / 2, pairs = p.fours * 4, first = (int)blockIdx.y * SM90_HEADS_AHEAD;
-    const int64_t thread = (int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x,
+    const int64_t thread = (int64_t)blockIdx.x * SM90_KEY_THREADS + threadIdx.x,
                   number = thread / lanes, n = min(number, k.count - 1), row = n / k.tokens,
                   token = n % k.tokens;
     const int lane = (int)(thread - number * lanes); /* a block may begin within a token */

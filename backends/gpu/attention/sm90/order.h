@@ -46,8 +46,8 @@ template <class T> GPU_FN int sm90_looked_place(const sm90_block &b, int n, int6
     return low;
 }
 
-/* Finds sequence `n`; 0 where it fails. */
-GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
+/* Finds sequence `n`; 0 where it fails, as a launch ahead may find. */
+template <class T> GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
     const sm90_schedule &order = *b.schedule;
     if (order.tokens >= 0) {
         *to = {(int32_t)n,
@@ -65,6 +65,8 @@ GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
            (int32_t)s.q_count, (int32_t)(b.p->cache ? n : s.k_row),
            (int32_t)s.k_first, (int32_t)s.k_count,
            (int32_t)s.k_index, (int32_t)rope_query_index(&s, 0)};
+    if (b.failed)
+        sm90_wait_for_last<T>(b);
     if (!s.fails && !(b.failed && b.failed[n]))
         return 1;
     gpu_attention_flag(b.call);
@@ -73,7 +75,7 @@ GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
 
 /* Whether sequence s has tiles of this kind. */
 template <class T> GPU_FN int sm90_is_kind(const sm90_schedule &order, const sm90_sequence &s) {
-    return (!order.splits || s.q_count * order.shares > GPU_SPLIT_ROWS) &&
+    return (!order.splits || s.q_count * order.shares.by > GPU_SPLIT_ROWS) &&
            (!T::ORDERED || (s.q_count >= order.tall_from) == T::TALL);
 }
 
@@ -102,7 +104,7 @@ template <class T> GPU_FN void sm90_look(sm90_block &b) {
     for (int first = 0; first < sequences; first += (int)blockDim.x) {
         const int n = first + thread;
         sm90_sequence s = {};
-        if (n < sequences && !sm90_sequence_of(b, n, &s))
+        if (n < sequences && !sm90_sequence_of<T>(b, n, &s))
             s.q_count = 0;
         int tiles = sm90_is_kind<T>(order, s) ? (s.q_count + queries - 1) / queries : 0;
         for (int i = 1; i < 32; i *= 2) {
@@ -123,8 +125,10 @@ template <class T> GPU_FN void sm90_look(sm90_block &b) {
             sight->sequence[n] = s;
         __syncthreads();
     }
-    if (b.call->rope.position.cu_seqlens && sm90_is_looked_at<T>(b))
+    if (b.call->rope.position.cu_seqlens && sm90_is_looked_at<T>(b)) {
         b.each = min(all, order.each);
+        b.chunk = sm90_divisor_of(max(order.group.by * b.each, 1));
+    }
     b.tiles = all ? b.each * order.units : 0;
 }
 
@@ -132,12 +136,12 @@ template <class T> GPU_FN void sm90_look(sm90_block &b) {
 template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, int span, sm90_tile *t) {
     const sm90_schedule &order = *b.schedule;
     const int looked = sm90_is_looked_at<T>(b);
-    const int32_t each = b.each, per = order.group * each, chunk = n / per,
-                  within = n - chunk * per,
-                  units = min(order.group, order.units - chunk * order.group),
-                  step = within / units, unit = chunk * order.group + within - step * units,
-                  row = unit / order.heads;
-    int64_t sequence = row, place = each - 1 - step;
+    const int32_t chunk = sm90_over(b.chunk, n), within = n - chunk * b.chunk.by,
+                  first = chunk * order.group.by;
+    const sm90_divisor units = first + order.group.by <= order.units ? order.group : order.last;
+    const int32_t step = sm90_over(units, within), unit = first + within - step * units.by,
+                  row = sm90_over(order.heads, unit);
+    int64_t sequence = row, place = b.each - 1 - step;
     if (order.tokens < 0 && b.call->rope.position.cu_seqlens)
         sequence =
             looked ? sm90_looked_place<T>(b, step, &place) : sm90_packed_place<T>(b, step, &place);
@@ -146,7 +150,7 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, int s
     sm90_sequence s;
     if (looked && sequence < SM90_SEEN)
         s = sm90_sight_of<T>(b)->sequence[sequence];
-    else if (!sm90_sequence_of(b, sequence, &s))
+    else if (!sm90_sequence_of<T>(b, sequence, &s))
         return 0;
     const int32_t query = (int32_t)place * (T::ROWS >> order.pack),
                   queries = min(s.q_count - query, T::ROWS >> order.pack);
@@ -157,8 +161,8 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, int s
     t->q_token = s.q_first + query;
     t->k_row = s.k_row;
     t->k_token = s.k_first;
-    t->head = (unit - row * order.heads) << order.pack;
-    t->k_head = t->head / order.shares;
+    t->head = (unit - row * order.heads.by) << order.pack;
+    t->k_head = sm90_over(order.shares, t->head);
     t->index = s.index + query;
     t->end = s.k_count;
     t->k_index = s.k_index;
@@ -175,7 +179,7 @@ template <class T> GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, int s
         return 1;
     const int heads = b.spans->heads, rows = T::ROWS >> order.pack;
     return sm90_leave_span(b, sequence, (s.q_count + rows - 1) / rows * heads,
-                           (int)place * heads + unit - row * order.heads, span, t);
+                           (int)place * heads + unit - row * order.heads.by, span, t);
 }
 
 /* The number of this block's next tile: the first is its own, the others are given out, or dealt

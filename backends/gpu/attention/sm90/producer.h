@@ -72,8 +72,8 @@ template <class T> GPU_FN sm90_share sm90_share_of(const sm90_block &b, sm90_box
     const int key = lane / (T::DIM / 64) * page, from = at.token + key,
               copies = __popc(__ballot_sync(~0u, key < T::KEYS && from < end));
     if (lane < copies) {
-        const int n = sm90_over_page(b, from);
-        at = {at.head, from - n * (int)b.p->page_size, sm90_page(b.p, b.call, at.row, n),
+        const int n = sm90_over(b.schedule->page_size, from);
+        at = {at.head, from - n * b.schedule->page_size.by, sm90_page(b.p, b.call, at.row, n),
               lane % (T::DIM / 64) * 64};
     }
     return {at, key, copies};
@@ -196,31 +196,38 @@ template <class T> GPU_FN int sm90_has_spans(const sm90_block &b) {
     return T::SPANS && b.spans->arrived;
 }
 
-/* The next tile of a block, of number `n` or of a later one, or the same one's span. */
-template <class T> GPU_FN void sm90_take(const sm90_block &b, int32_t &n, int span, sm90_tile *t) {
-    const int spans = sm90_has_spans<T>(b), end = b.tiles * (spans ? b.spans->most : 1);
+/* Where a walk is, or at a later place that has one, the block's next tile, or the same one's span.
+ * Those that are computed again have all spans. */
+template <class T> GPU_FN void sm90_take(const sm90_block &b, sm90_walk &walk, sm90_tile *t) {
+    const int spans = sm90_has_spans<T>(b) && !walk.careful,
+              end =
+                  walk.careful ? (int)b.header->again_count : b.tiles * (spans ? b.spans->most : 1);
     t->head = -1;
-    while (n < end && !sm90_tile_of<T>(b, spans ? n % b.tiles : n, spans ? n / b.tiles : span, t))
-        n = sm90_next_number(*b.schedule, n);
-    t->number = spans ? n % max(b.tiles, 1) : n;
+#pragma unroll 1
+    for (; walk.next < end; walk.next = sm90_next_number(*b.schedule, walk.next)) {
+        const int span = spans ? sm90_over_few(walk.next, b.tiles) : walk.span,
+                  n = walk.careful ? b.header->again[walk.next]
+                      : spans      ? walk.next - span * b.tiles
+                                   : walk.next;
+        if (sm90_tile_of<T>(b, n, span, t)) {
+            t->number = n;
+            break;
+        }
+        sm90_wait_for_last<T>(b); /* tickets are set to 0 ahead */
+    }
+    if (walk.careful)
+        t->slot = -1;
 }
 
-/* The n-th of those that are computed again. */
-template <class T>
-GPU_FN void sm90_take_again(const sm90_block &b, int32_t n, int span, sm90_tile *t) {
-    t->head = -1;
-    if (n < (int32_t)b.header->again_count)
-        (void)sm90_tile_of<T>(b, b.header->again[n], span, t);
-    t->slot = -1;
-}
-
-GPU_FN void sm90_begin_walk(const sm90_block &b, int careful, sm90_walk &walk) {
+template <class T> GPU_FN void sm90_begin_walk(const sm90_block &b, int careful, sm90_walk &walk) {
     const int32_t *none = b.schedule->none;
     walk.careful = careful;
     walk.has_begun = walk.span = 0;
     walk.next = (int32_t)blockIdx.x;
-    if (!careful && none && *none)
-        walk.next = SM90_FAR;
+    if (!careful && none) {
+        sm90_wait_for_last<T>(b);
+        walk.next = *none ? SM90_FAR : walk.next;
+    }
     if (!careful)
         return;
     walk.next = 0;
@@ -244,10 +251,7 @@ template <class T> GPU_FN void sm90_advance(const sm90_block &b, int n, sm90_wal
 template <class T> GPU_FN void sm90_find_one(const sm90_block &b, int n, sm90_walk &walk) {
     sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
     sm90_list(b, t); /* what had its place has ended */
-    if (walk.careful)
-        sm90_take_again<T>(b, walk.next, walk.span, t);
-    else
-        sm90_take<T>(b, walk.next, walk.span, t);
+    sm90_take<T>(b, walk, t);
     t->careful = walk.careful || b.header->again_count >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
     sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
 }
@@ -260,7 +264,7 @@ template <class T>
 GPU_FN int sm90_find(const sm90_block &b, const sm90_maps &maps, int n, int &sent, int &cleaned) {
     sm90_walk own, &walk = T::TWO_SENDERS ? b.header->walk : own;
     if (sm90_lane() == 0)
-        sm90_begin_walk(b, n >= SM90_SECOND_PASS, walk);
+        sm90_begin_walk<T>(b, n >= SM90_SECOND_PASS, walk);
 #pragma unroll 1
     for (int tiles = 0, finds = 0;; n++) { /* of the tile ahead of n, whose values are copied */
 #pragma unroll 1

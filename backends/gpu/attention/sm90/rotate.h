@@ -4,55 +4,6 @@
 
 #include "backends/gpu/attention/sm90/norm.h"
 
-/* --- angles --- */
-
-/* The packed sequence that has a token, if one does: the last that does not begin behind it. */
-GPU_FN int64_t sm90_sequence_with(const rope_position_map *map, int64_t token) {
-    int64_t low = 0, high = map->sequences;
-    while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        if (rope_index_at(map, map->cu_seqlens, middle) <= token)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* A query's index among all keys of its sequence. */
-GPU_FN int64_t sm90_index(const rope_attention_problem *problem, const rope_attention_call *call,
-                          int64_t row, int64_t token) {
-    const rope_position_map *map = &call->rope.position;
-    const rope_attention_sequence s = rope_attention_sequence_of(
-        problem, call, map->cu_seqlens ? sm90_sequence_with(map, token) : row);
-    return rope_sum(rope_query_index(&s, token - s.q_first), s.k_index);
-}
-
-GPU_FN int64_t sm90_position(const sm90_positions &p, const rope_attention_problem *problem,
-                             const rope_attention_call *call, int64_t n) {
-    const int64_t row = n / p.tokens, token = n % p.tokens;
-    return p.depends ? rope_sum(sm90_index(problem, call, row, token), p.offset)
-                     : sm90_given_position(p, row, token);
-}
-
-__global__ void __launch_bounds__(SM90_ANGLE_THREADS)
-    gpu_attention_sm90_angles(GPU_PARAMETER sm90_positions p,
-                              GPU_PARAMETER rope_attention_problem problem,
-                              GPU_PARAMETER rope_attention_call call) {
-    const int64_t n = (int64_t)blockIdx.x * SM90_ANGLE_THREADS + threadIdx.x;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    if (blockIdx.x == 0)
-        sm90_reset_tickets(p.tickets);
-    if (n >= p.count)
-        return;
-    const int64_t position = sm90_position(p, &problem, &call, n / p.fours);
-    float4 *to = (float4 *)(void *)p.angles + n / p.fours * p.fours * 2 + n % p.fours;
-    sm90_angles_of_four(p, position, (int)(n % p.fours), to[0], to[p.fours]);
-}
-
-/* --- rows --- */
-
 /* Queries of a tile that are there. */
 GPU_FN int sm90_queries_of(const sm90_block &b, const sm90_tile *t) {
     return ((t->rows - 1) >> b.schedule->pack) + 1;

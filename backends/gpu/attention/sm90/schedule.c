@@ -19,7 +19,7 @@ int32_t sm90_pack_of(int64_t shares) {
 static int64_t group_of(const rope_attention_problem *p, const rope_attention_call *call,
                         const sm90_schedule *s) {
     const int64_t each = 2 * (p->head_dim + p->v_head_dim) * call->k_tokens,
-                  fit = each > 0 ? GROUP_BYTES / each * (s->shares >> s->pack) : s->units,
+                  fit = each > 0 ? GROUP_BYTES / each * (s->shares.by >> s->pack) : s->units,
                   least = gpu_at_most(gpu_divide_up(GROUP_TILES, s->each > 0 ? s->each : 1), GROUP),
                   most = fit < least ? least : gpu_at_most(fit, LARGE_GROUP),
                   parts = gpu_divide_up(s->units, most);
@@ -35,7 +35,7 @@ int sm90_count_tiles(const rope_attention_call *call, int32_t tile, sm90_schedul
     if (units < 1 || each > INT32_MAX / 2 / units)
         return 0;
     s->each = (int32_t)each;
-    s->heads = (int32_t)(heads >> s->pack);
+    s->heads = sm90_divisor_of(heads >> s->pack);
     s->units = (int32_t)units;
     s->tiles = (int32_t)(each * units);
     return 1;
@@ -62,13 +62,12 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
                                int tall, int32_t page, const int32_t *failed,
                                const gpu_sm90_memory *memory, int splits) {
     const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
-    sm90_schedule s = {.shares = (int32_t)shares,
+    sm90_schedule s = {.shares = sm90_divisor_of(shares),
                        .pack = sm90_pack_of(shares),
                        .tokens = sm90_depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
                        .k_tokens = (int32_t)call->k_tokens,
                        .page = page,
-                       .per_page =
-                           page ? (uint32_t)((UINT64_C(1) << 32) / (uint64_t)p->page_size) : 0,
+                       .page_size = sm90_divisor_of(page ? p->page_size : 1),
                        .mask = sm90_mask_of(p),
                        .unit = p->soft_cap > 0 ? 1 : 1.44269504f * p->scale,
                        .has_sinks = p->sink_dtype != 0,
@@ -86,6 +85,9 @@ sm90_schedule sm90_schedule_of(const rope_attention_problem *p, const rope_atten
         s.lse_stride[i] = call->lse_stride[i];
     (void)sm90_count_tiles(call, tall ? SM90_TALL_ROWS : SM90_ROWS,
                            &s); /* as gpu_sm90_fits() has seen */
-    s.group = (int32_t)group_of(p, call, &s);
+    const int64_t group = group_of(p, call, &s), last = s.units % group;
+    s.group = sm90_divisor_of(group);
+    s.last = sm90_divisor_of(last > 0 ? last : group);
+    s.chunk = sm90_divisor_of(group * s.each);
     return s;
 }

@@ -59,6 +59,8 @@ sm90_spans sm90_spans_of(const rope_attention_problem *p, const rope_attention_c
                         .most = most_of(p, whole, multiprocessors),
                         .blocks = multiprocessors,
                         .heads = (int32_t)tiles_of(whole, 1)};
+    for (int i = 1; i <= SM90_SPANS; i++)
+        spans.per[i] = sm90_divisor_of(i).per;
     (void)sm90_count_tiles(part, SM90_ROWS, &tiles); /* as gpu_sm90_fits() has seen */
     const int64_t sequences = rope_attention_sequences(part);
     if (spans.most && sequences <= SPREAD_SEQUENCES && tiles.tiles < multiprocessors &&

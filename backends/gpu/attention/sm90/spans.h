@@ -9,12 +9,17 @@
 GPU_FN int sm90_leave_span(const sm90_block &b, int64_t sequence, int tiles, int n, int span,
                            sm90_tile *t) {
     const int blocks = b.spans->blocks,
-              spans = max(min(min(blocks / tiles, t->tiles / SM90_SPAN_TILES), b.spans->most), 1);
+              spans = max(min(min(sm90_over_few(blocks, min(tiles, blocks + 1)),
+                                  t->tiles / SM90_SPAN_TILES),
+                              b.spans->most),
+                          1);
     if (span >= spans) {
         t->head = -1;
         return 0;
     }
-    const int begin = span * t->tiles / spans, end = (span + 1) * t->tiles / spans,
+    const sm90_divisor over = {spans, b.spans->per[spans]};
+    const int begin = sm90_over(over, span * t->tiles),
+              end = sm90_over(over, (span + 1) * t->tiles),
               right = min(max(t->right - begin, 0), end - begin),
               whole_end = min(max(t->right + t->whole - begin, 0), end - begin);
     t->first += t->tiles - end;
@@ -52,38 +57,32 @@ GPU_FN void sm90_leave_sums(float4 *to, const sm90_ended &ended, const float (&o
 }
 
 /* Adds what `count` other spans have, in order: whichever are in memory, the bits are the same.
- * Registers are few, so maxima are found anew for every 16 elements, behind a barrier that no load
- * passes. step: from a span to the next. */
+ * step: from a span to the next. */
 template <class T>
-GPU_FN void sm90_add_sums(const float4 *from, int step, int count, int consumer, sm90_ended &ended,
+GPU_FN void sm90_add_sums(const float4 *from, int step, int count, sm90_ended &ended,
                           float (&out)[T::ELEMENTS]) {
-    sm90_ended sum = {};
+#pragma unroll 1
+    for (; count > 0; count--, from += step) {
+        float4 x[T::ELEMENTS / 4 + 1]; /* all are on their way before the first is waited for */
 #pragma unroll
-    for (int c = 0; c < T::ELEMENTS; c += 16) {
-        const float4 *at = from + gpu_opaque(0);
-        sum = ended;
-        sm90_group_barrier<T>(consumer);
-#pragma unroll 4
-        for (int i = 0; i < count; i++, at += step) {
-            const float4 ends = __ldcg(at + T::ELEMENTS / 4 * 128);
-            const float most[2] = {fmaxf(sum.most[0], ends.x), fmaxf(sum.most[1], ends.y)},
-                        own[2] = {sm90_exp2(sum.most[0] - most[0]),
-                                  sm90_exp2(sum.most[1] - most[1])},
-                        other[2] = {sm90_exp2(ends.x - most[0]), sm90_exp2(ends.y - most[1])};
-            sum.sum[0] = sum.sum[0] * own[0] + ends.z * other[0];
-            sum.sum[1] = sum.sum[1] * own[1] + ends.w * other[1];
-            sum.most[0] = most[0], sum.most[1] = most[1];
+        for (int i = 0; i <= T::ELEMENTS / 4; i++)
+            x[i] = __ldcg(from + i * 128);
+        const float4 ends = x[T::ELEMENTS / 4];
+        const float most[2] = {fmaxf(ended.most[0], ends.x), fmaxf(ended.most[1], ends.y)},
+                    own[2] = {sm90_exp2(ended.most[0] - most[0]),
+                              sm90_exp2(ended.most[1] - most[1])},
+                    other[2] = {sm90_exp2(ends.x - most[0]), sm90_exp2(ends.y - most[1])};
+        ended.sum[0] = ended.sum[0] * own[0] + ends.z * other[0];
+        ended.sum[1] = ended.sum[1] * own[1] + ends.w * other[1];
+        ended.most[0] = most[0], ended.most[1] = most[1];
 #pragma unroll
-            for (int j = c; j < c + 16; j += 4) {
-                const float4 x = __ldcg(at + j / 4 * 128);
-                out[j] = out[j] * own[0] + x.x * other[0];
-                out[j + 1] = out[j + 1] * own[0] + x.y * other[0];
-                out[j + 2] = out[j + 2] * own[1] + x.z * other[1];
-                out[j + 3] = out[j + 3] * own[1] + x.w * other[1];
-            }
+        for (int i = 0; i < T::ELEMENTS / 4; i++) {
+            out[4 * i] = out[4 * i] * own[0] + x[i].x * other[0];
+            out[4 * i + 1] = out[4 * i + 1] * own[0] + x[i].y * other[0];
+            out[4 * i + 2] = out[4 * i + 2] * own[1] + x[i].z * other[1];
+            out[4 * i + 3] = out[4 * i + 3] * own[1] + x[i].w * other[1];
         }
     }
-    ended = sum;
 }
 
 /* Nothing, to which the first span adds what it has. */
@@ -127,7 +126,7 @@ GPU_FN int sm90_join_spans(const sm90_block &b, const sm90_tile *t, int consumer
     }
     sm90_add_sums<T>(sm90_span_at<T>(b, is_spread ? slot : own, consumer),
                      T::CONSUMERS * (T::ELEMENTS / 4 + 1) * 128, is_spread ? spans : span > 0,
-                     consumer, ended, out);
+                     ended, out);
     if (!is_spread && span + 1 < spans) {
         sm90_leave_sums<T>(sm90_span_at<T>(b, own, consumer), ended, out);
         return 0;

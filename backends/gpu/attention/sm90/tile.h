@@ -122,6 +122,19 @@ template <class T> GPU_FN int sm90_is_cleaned(const volatile sm90_tile *t, int j
            (t->careful == SM90_CAREFUL && sm90_is_part(t, j));
 }
 
+/* n / by, of n from 0 to 2^31 - 1: where a block begins, a division's many instructions are fetched
+ * anew. */
+GPU_FN int sm90_over(const sm90_divisor &d, int n) {
+    const int q = (int)__umulhi((uint32_t)n, d.per);
+    return q + (n - q * d.by >= d.by); /* q may be one less */
+}
+
+/* n / by, of numbers from 0 and from 1 to 2^20 - 1, whose distance from the next quotient is far
+ * above what the reciprocal and the product may err. */
+GPU_FN int sm90_over_few(int n, int by) {
+    return (int)(((float)n + 0.5f) * sm90_reciprocal((float)by));
+}
+
 /* A block's shared memory, and what its threads read of the call. */
 struct sm90_block {
     const rope_attention_problem *p;
@@ -134,6 +147,7 @@ struct sm90_block {
     const sm90_norm *norm;   /* or NULL */
     const sm90_spans *spans; /* or NULL */
     int32_t each, tiles;     /* as in the schedule, of a call that is looked at those of its kind */
+    sm90_divisor chunk;      /* the same */
 };
 
 /* A barrier of the threads of a consumer. */
@@ -211,12 +225,6 @@ template <class T> GPU_FN sm90_sight *sm90_sight_of(const sm90_block &b) {
  * stored by 64 elements. */
 GPU_FN uint32_t sm90_chunk(int rows, int row, int chunk) {
     return (uint32_t)((chunk >> 3) * rows * 128 + row * 128 + ((chunk ^ row) & 7) * 16);
-}
-
-/* Which page of its sequence has a key. Pages have more than one. */
-GPU_FN int sm90_over_page(const sm90_block &b, int key) {
-    const int size = (int)b.p->page_size, n = (int)__umulhi((uint32_t)key, b.schedule->per_page);
-    return n + (key - n * size >= size); /* n may be one less */
 }
 
 /* The page of a cache that a sequence has as its n-th. */

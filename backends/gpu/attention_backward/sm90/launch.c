@@ -60,7 +60,7 @@ gpuError_t gpu_backward_sm90_load(const rope_attention_problem *p) {
         kernels[i] = kernels_of(p, (i - 1) / 2)[(i - 1) % 2];
     for (int i = 0; i < JOINT && joins; i++)
         kernels[count + i] = joint_kernel(p, i);
-    kernels[all] = gpu_attention_sm90_angles_kernel;
+    kernels[all] = gpu_attention_sm90_ahead_kernel;
     gpuError_t error = gpu_kernels_load(kernels, (size_t)all + 1, &early);
     if (joins && error == gpuSuccess)
         error = gpu_allow_shared(kernels[count + GRADIENTS], SM90_BACKWARD_SHARED);
@@ -347,8 +347,7 @@ gpuError_t gpu_backward_sm90_launch(const gpu_backward_sm90_call *l) {
         return cudaErrorInvalidValue;
     gpuError_t error = prepare(l, &s);
     if (l->problem->rotates[0] && error == gpuSuccess)
-        error = sm90_launch_angles(l->problem, &l->call->forward,
-                                   &(gpu_sm90_memory){.angles = l->angles}, l->follows_early,
+        error = sm90_launch_angles(l->problem, &l->call->forward, l->angles, l->follows_early,
                                    l->stream);
     void *rows[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &maps[OUT], &maps[DQ], &s},
          *keys[] = {&maps[Q], &maps[K], &maps[V], &maps[DOUT], &stats, &maps[DK], &maps[DV], &s};
