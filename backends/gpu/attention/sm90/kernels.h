@@ -121,7 +121,10 @@ enum {
 /* The keys of a sequence whose tiles are few are taken in spans, so that it keeps all
  * multiprocessors at work where it is alone. Kernels take it in the place of sm90_cap. What they
  * have of a span's rows waits in memory. */
-enum { SM90_SPANS = 16, SM90_SPAN_TILES = 12 }; /* most of a tile; least tiles of keys of one */
+enum {
+    SM90_SPANS = 16,    /* most of a tile */
+    SM90_SPAN_TILES = 8 /* least tiles of keys of one: more serve batches, fewer a sequence alone */
+};
 typedef struct sm90_spans {
     float *sums;       /* of [sequence, span], of `blocks` spans each, and of blocks */
     uint32_t *arrived; /* over [tile, consumer], 0 ahead of the launch: spans that have ended; or
