@@ -212,7 +212,7 @@ static void check_guarded(const gradient_case *c, const unsigned char *expected)
 }
 
 TEST(append_backward, every_buffer_between_pages_that_fault) {
-    if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
+    if (!device_runs_on_cpu())
         SKIP("guard pages are host memory");
     for_each_case(test_seed() + 3, CASES / 2, check_guarded);
 }

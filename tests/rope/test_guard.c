@@ -37,7 +37,7 @@ static void check_guarded(const test_case *c, const char *kernel, const unsigned
 
 TEST(guard, every_buffer_between_pages_that_fault) {
     static const case_wish wish = {.in_range = 1, .tame = 1};
-    if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
+    if (!device_runs_on_cpu())
         SKIP("guard pages are host memory");
     for (int64_t i = -1; test_next(&i, CASES);) {
         test_case c;
