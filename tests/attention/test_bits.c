@@ -619,8 +619,7 @@ static void make_pages(attention_case *c, int64_t dim, int64_t v_dim, int64_t to
                        int64_t page) {
     enum { SEQUENCES = 2, HEADS = 2, ROOM = 700 };
     /* prompts of many rows a key are copied by NVIDIA GPUs alone */
-    const int here = device_is_host() || test_number("ROPE_TEST_EMULATED", 0);
-    const int64_t shares = here && tokens > 8 ? 2 : 16;
+    const int64_t shares = device_runs_on_cpu() && tokens > 8 ? 2 : 16;
     make_plain(c, ROPE_BF16, dim, SEQUENCES * tokens, SEQUENCES * HEADS * keys + ROOM,
                shares * HEADS);
     uint16_t *k = (uint16_t *)(uintptr_t)c->args.rope.k.in,
@@ -704,8 +703,7 @@ TEST(attention_bits, pages_of_a_token) {
 static void make_latent_pages(attention_case *c, int64_t tokens, int64_t page) {
     enum { DIM = 576, VALUE = 512, KEYS = 1344, FEWER = 576, HEADS = 2 };
     const int64_t stride[5] = {page * HEADS * DIM, HEADS * DIM, DIM, DIM, 1};
-    const int slow = device_is_host() || test_number("ROPE_TEST_EMULATED", 0);
-    make_pages(c, DIM, VALUE, tokens, slow ? FEWER : KEYS, page);
+    make_pages(c, DIM, VALUE, tokens, device_runs_on_cpu() ? FEWER : KEYS, page);
     c->args.v_cache.data = c->args.k_cache.data;
     memcpy(c->args.k_cache.stride, stride, sizeof stride);
     memcpy(c->args.v_cache.stride, stride, sizeof stride);
@@ -874,10 +872,9 @@ static void check_latent_coded(int64_t tokens) {
 
 TEST(attention_bits, latent_pages_of_8_bits) {
     static const int64_t tokens[] = {4, 1, 7};
-    const int slow = device_is_host() || test_number("ROPE_TEST_EMULATED", 0);
     attention_required();
     device_not_provided("bits depend on the layout");
-    for (int i = 0; i < (slow ? 1 : 3); i++)
+    for (int i = 0; i < (device_runs_on_cpu() ? 1 : 3); i++)
         check_latent_coded(tokens[i]);
 }
 
@@ -1095,7 +1092,7 @@ static void check_guarded(const attention_case *c, const char *kernel,
     device_threads(1);
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &bytes));
     device_threads(7);
-    for (guard_side side = GUARD_AFTER; side <= GUARD_BEFORE; side++) {
+    for (guard_side side = GUARD_AFTER; side <= guard_last(); side++) {
         static guarded all;
         rope_attention_args args = c->args;
         const void **list[ATTENTION_POINTERS];
@@ -1115,8 +1112,7 @@ static void check_guarded(const attention_case *c, const char *kernel,
 }
 
 TEST(attention_bits, every_buffer_between_pages_that_fault) {
-    if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
-        SKIP("guard pages are host memory");
+    device_not_provided("its kernels are not ours");
     for_each_case(test_seed() + 5, CASES, check_guarded);
     for (int i = 0; i < 4 && device_is_host(); i++) {
         attention_case c;

@@ -313,7 +313,7 @@ TEST(attention_values, many_rows_see_values_that_are_no_numbers) {
     enum { N = 24000, FIRST = 200 };
     attention_required();
     device_not_provided("bits depend on values");
-    if (device_is_host() || test_number("ROPE_TEST_EMULATED", 0))
+    if (device_runs_on_cpu())
         SKIP("for the blocks of a GPU");
     for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
         attention_case c;
@@ -359,7 +359,7 @@ TEST(attention_values, long_rows_beside_the_kernel_without_matrix_instructions) 
     static const int64_t tokens[][2] = {{64, 26000}, {128, 6000}, {256, 3000}};
     attention_required();
     device_not_provided("it has no such kernel");
-    if (device_is_host() || test_number("ROPE_TEST_EMULATED", 0))
+    if (device_runs_on_cpu())
         SKIP("for the blocks of a GPU");
     for (int n = 0; n < 6; n++) {
         attention_case c;

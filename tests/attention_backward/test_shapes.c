@@ -46,24 +46,20 @@ static const row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof rows[0], LONG_ROWS = 7, SMALLER = 24 };
 
-static int is_small(void) {
-    return device_is_host() || test_number("ROPE_TEST_EMULATED", 0);
-}
-
 /* The shape of row i of the list, or a smaller one. */
 static backward_shape shape_of(int i) {
     backward_shape shape = rows[i].shape;
     backward_required();
     device_not_provided("bits depend on the batch, and there are no chunks");
-    shape.tokens /= is_small() ? SMALLER : 1;
-    shape.k_heads = is_small() && shape.k_heads > 2 ? 2 : shape.k_heads;
+    shape.tokens /= device_runs_on_cpu() ? SMALLER : 1;
+    shape.k_heads = device_runs_on_cpu() && shape.k_heads > 2 ? 2 : shape.k_heads;
     return shape;
 }
 
 /* Makes a call of a shape with the mask of row i. */
 static void make(backward_case *c, int i, const backward_shape *shape) {
     const mask *m = &rows[i].mask;
-    const int64_t by = is_small() ? SMALLER : 1;
+    const int64_t by = device_runs_on_cpu() ? SMALLER : 1;
     backward_make_shape(c, shape);
     c->forward.desc.mask = m->right ? ROPE_MASK_FULL : ROPE_MASK_CAUSAL;
     c->forward.desc.window = m->window / by;
@@ -276,7 +272,7 @@ static rope_status run_again(const void *state, const test_case *base, void *mem
     const repeat *r = state;
     const size_t at = (size_t)((unsigned char *)r->c->args.dq.data - base->arena),
                  bytes = base->bytes - at;
-    const int runs = is_small() ? FEW_RUNS : RUNS;
+    const int runs = device_runs_on_cpu() ? FEW_RUNS : RUNS;
     rope_status status = ROPE_OK;
     for (int run = 0; run < runs && status == ROPE_OK && !*r->differs; run++) {
         unsigned char *to = run ? r->again : r->first;

@@ -36,8 +36,7 @@ static int next_kind(int *i, int32_t *dtype) {
 /* Whether sequences of LONG tokens may be taken another way. Heads of 128 need the most rows. */
 enum { LONG = 41000 };
 static int takes_long(int32_t dtype) {
-    return dim <= 128 && dtype != ROPE_F32 && !device_is_host() &&
-           !test_number("ROPE_TEST_EMULATED", 0);
+    return dim <= 128 && dtype != ROPE_F32 && !device_runs_on_cpu();
 }
 
 /* `queries` queries of two heads that share one of `keys` keys, without a rotation. Elements are

@@ -103,6 +103,20 @@ void fixture_check(fixture *f, gpuStream_t stream, const char *what) {
     CHECK(memcmp(f->out, f->expected, sizeof f->out) == 0, "%s: not the CPU's bits", what);
 }
 
+void fixture_capture(gpuStream_t stream) {
+    CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
+}
+
+gpuGraphExec_t fixture_captured(gpuStream_t stream, rope_status status) {
+    gpuGraph_t graph;
+    gpuGraphExec_t exec;
+    CHECK_GPU(gpuStreamEndCapture(stream, &graph));
+    CHECK_STATUS(ROPE_OK, status);
+    CHECK_GPU(gpuGraphInstantiate(&exec, graph));
+    CHECK_GPU(gpuGraphDestroy(graph));
+    return exec;
+}
+
 void fixture_require_two(void) {
     int count = 0;
     CHECK_GPU(gpuGetDeviceCount(&count));

@@ -42,6 +42,10 @@ void fixture_send_ids(const fixture *f, gpuStream_t stream);
 /* Brings back `out` when the stream has ended and compares. */
 void fixture_check(fixture *f, gpuStream_t stream, const char *what);
 
+/* A call that is submitted between these becomes a graph; status: what the call returned. */
+void fixture_capture(gpuStream_t stream);
+gpuGraphExec_t fixture_captured(gpuStream_t stream, rope_status status);
+
 /* Both of two devices, a plan of each and a stream that is not the default one. */
 typedef struct fixture_pair {
     fixture on[2];

@@ -46,16 +46,11 @@ TEST(device_streams, one_that_stands_still_holds_up_no_other) {
 
 /* Captures while the other device is current; the plan's first call is the captured one. */
 static gpuGraphExec_t capture(int device) {
-    gpuGraph_t graph;
-    gpuGraphExec_t exec;
     CHECK_GPU(gpuSetDevice(!device));
-    CHECK_GPU(gpuStreamBeginCapture(pair.stream[device], gpuStreamCaptureModeThreadLocal));
-    rope_status status = fixture_pair_apply(&pair, device);
-    CHECK_GPU(gpuStreamEndCapture(pair.stream[device], &graph));
-    CHECK_STATUS(ROPE_OK, status);
+    fixture_capture(pair.stream[device]);
+    const rope_status status = fixture_pair_apply(&pair, device);
+    gpuGraphExec_t exec = fixture_captured(pair.stream[device], status);
     fixture_check_current(!device, "a capture");
-    CHECK_GPU(gpuGraphInstantiate(&exec, graph));
-    CHECK_GPU(gpuGraphDestroy(graph));
     return exec;
 }
 

@@ -108,16 +108,12 @@ static void submit(const chain *c, const rope_plan *copy, const rope_plan *rotat
 
 static void submit_as_graph(const chain *c, const rope_plan *copy, const rope_plan *rotate,
                             gpuStream_t stream) {
-    gpuGraph_t graph;
-    gpuGraphExec_t exec;
-    CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
+    fixture_capture(stream);
     submit(c, copy, rotate, stream);
-    CHECK_GPU(gpuStreamEndCapture(stream, &graph));
-    CHECK_GPU(gpuGraphInstantiate(&exec, graph));
+    gpuGraphExec_t exec = fixture_captured(stream, ROPE_OK);
     CHECK_GPU(gpuGraphLaunch(exec, stream));
     CHECK_GPU(gpuStreamSynchronize(stream));
     CHECK_GPU(gpuGraphExecDestroy(exec));
-    CHECK_GPU(gpuGraphDestroy(graph));
 }
 
 static void run(chain *c, rope_device *device, const shape *s, int as_graph) {

@@ -37,15 +37,11 @@ static void replay_with_other_ids(int kind, int32_t launch) {
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_OK, rope_plan_create(&f.desc, &plan));
     gpuStream_t stream;
-    gpuGraph_t graph;
-    gpuGraphExec_t exec;
     CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
     rope_args args = fixture_args(&f, stream);
-    CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
-    rope_status status = rope_apply(plan, &args);
-    CHECK_GPU(gpuStreamEndCapture(stream, &graph));
-    CHECK_STATUS(ROPE_OK, status);
-    CHECK_GPU(gpuGraphInstantiate(&exec, graph));
+    fixture_capture(stream);
+    const rope_status status = rope_apply(plan, &args);
+    gpuGraphExec_t exec = fixture_captured(stream, status);
     for (int round = 1; round <= 5; round++) {
         fixture_round(&f, round);
         fixture_send_ids(&f, stream);
@@ -53,7 +49,6 @@ static void replay_with_other_ids(int kind, int32_t launch) {
         fixture_check(&f, stream, rope_plan_kernel(plan));
     }
     CHECK_GPU(gpuGraphExecDestroy(exec));
-    CHECK_GPU(gpuGraphDestroy(graph));
     CHECK_GPU(gpuStreamDestroy(stream));
     rope_plan_destroy(plan);
     fixture_close(&f);

@@ -47,6 +47,10 @@ int device_is_host(void) {
     return strcmp(info.backend, "cpu") == 0;
 }
 
+int device_runs_on_cpu(void) {
+    return device_is_host() || test_number("ROPE_TEST_EMULATED", 0);
+}
+
 int device_is_provider(void) {
     return strcmp(device_backend(), "cudnn") == 0;
 }

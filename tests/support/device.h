@@ -15,6 +15,8 @@ void device_choose(rope_desc *desc);
 rope_desc device_desc(void);
 /* 1 where device memory is host memory. */
 int device_is_host(void);
+/* 1 where kernels run on the CPU, those of an emulated GPU too: slowly, on the host's memory. */
+int device_runs_on_cpu(void);
 /* 1 where attention is a provider's: it may decline a call, and what lies in padding must be
  * finite.
  */

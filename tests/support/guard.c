@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "tests/support/guard.h"
 
+#include "tests/support/device.h"
 #include "tests/support/harness.h"
 
 #include <signal.h>
@@ -8,6 +9,21 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+guard_side guard_last(void) {
+    return device_runs_on_cpu() ? GUARD_BEFORE : GUARD_AFTER;
+}
+
+/* Vectors begin where they do in the arena, at multiples of as many bytes. */
+enum { VECTOR = 16 };
+
+static int device_block_make(guard_block *block, const case_piece *piece) {
+    const size_t skip = piece->offset % VECTOR, bytes = skip + piece->bytes;
+    if (rope_device_alloc(device_open(), bytes ? bytes : 1, &block->map) != ROPE_OK)
+        return 0;
+    block->at = (unsigned char *)block->map + skip;
+    return 1;
+}
 
 /* A size that is no multiple of the alignment leaves a few bytes before the page behind it. */
 static int block_make(guard_block *block, size_t bytes, size_t alignment, guard_side side) {
@@ -36,11 +52,17 @@ int guard_make(guard_case *g, const test_case *c, guard_side side) {
     memset(g, 0, sizeof *g);
     for (int32_t i = 0; i < c->pieces; i++) {
         const case_piece *piece = &c->piece[i];
-        if (!block_make(&g->block[i], piece->bytes, piece->alignment, side)) {
+        guard_block *block = &g->block[i];
+        if (!(device_runs_on_cpu() ? block_make(block, piece->bytes, piece->alignment, side)
+                                   : device_block_make(block, piece))) {
             guard_free(g, c);
             return 0;
         }
-        memcpy(g->block[i].at, c->arena + piece->offset, piece->bytes);
+        if (block->map_bytes)
+            memcpy(block->at, c->arena + piece->offset, piece->bytes);
+        else
+            CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), block->at,
+                                                      c->arena + piece->offset, piece->bytes));
     }
     return 1;
 }
@@ -52,9 +74,22 @@ void guard_move(const guard_case *g, const test_case *c, const void **const *lis
 }
 
 void guard_free(guard_case *g, const test_case *c) {
-    for (int32_t i = 0; i < c->pieces; i++)
-        if (g->block[i].map)
-            munmap(g->block[i].map, g->block[i].map_bytes);
+    for (int32_t i = 0; i < c->pieces; i++) {
+        guard_block *block = &g->block[i];
+        if (block->map && block->map_bytes)
+            munmap(block->map, block->map_bytes);
+        else if (block->map)
+            CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), block->map));
+    }
+}
+
+void guard_read(const guard_case *g, const test_case *c, int32_t piece, unsigned char *to) {
+    const guard_block *block = &g->block[piece];
+    if (block->map_bytes)
+        memcpy(to, block->at, c->piece[piece].bytes);
+    else
+        CHECK_STATUS(ROPE_OK,
+                     rope_device_copy_out(device_open(), to, block->at, c->piece[piece].bytes));
 }
 
 int guard_workspace_make(guard_workspace *w, size_t bytes, guard_side side) {
@@ -91,7 +126,11 @@ void guard_name_fault(void) {
 }
 
 void guard_check(const guard_case *g, const test_case *c, const unsigned char *expected) {
-    for (int32_t i = 0; i < c->pieces; i++)
-        CHECK(memcmp(g->block[i].at, expected + c->piece[i].offset, c->piece[i].bytes) == 0,
+    unsigned char *got = malloc(c->bytes);
+    for (int32_t i = 0; i < c->pieces; i++) {
+        guard_read(g, c, i, got);
+        CHECK(memcmp(got, expected + c->piece[i].offset, c->piece[i].bytes) == 0,
               "piece %d differs from that of the same call elsewhere", i);
+    }
+    free(got);
 }

@@ -1,4 +1,5 @@
-/* Host memory with a page on either side that faults when it is touched. */
+/* Host memory with a page on either side that faults when it is touched. A GPU's has none: there a
+ * block is an allocation of its own, and compute-sanitizer sees what is touched beside it. */
 #ifndef ROPEKIT_TESTS_GUARD_H
 #define ROPEKIT_TESTS_GUARD_H
 
@@ -9,7 +10,7 @@ typedef enum guard_side { GUARD_AFTER, GUARD_BEFORE } guard_side;
 
 typedef struct guard_block {
     void *map;
-    size_t map_bytes;
+    size_t map_bytes; /* 0: the device's */
     unsigned char *at;
 } guard_block;
 
@@ -18,8 +19,13 @@ typedef struct guard_case {
     guard_block block[CASE_MAX_PIECES];
 } guard_case;
 
+/* The last side of the device's memory: both ends of an allocation are one. */
+guard_side guard_last(void);
+
 /* Returns 0 where the system has no memory for it. */
 int guard_make(guard_case *g, const test_case *c, guard_side side);
+/* Copies a piece to memory of the host. */
+void guard_read(const guard_case *g, const test_case *c, int32_t piece, unsigned char *to);
 /* Moves pointers into the arena, or NULL, to where their pieces lie. */
 void guard_move(const guard_case *g, const test_case *c, const void **const *list, int32_t count);
 void guard_free(guard_case *g, const test_case *c);

@@ -278,4 +278,20 @@ GPU_FN void sm90_write(uint32_t to, uint4 x) {
                  : "memory");
 }
 
+/* In builds that look for races, a block's dynamic shared memory begins as NaNs of every type. By
+ * all threads, ahead of what else they do. */
+GPU_FN void sm90_poison(const void *memory) {
+#ifdef ROPEKIT_DAWDLES
+    const uint32_t nans = 0x7fff7fffu, from = (uint32_t)__cvta_generic_to_shared(memory);
+    uint32_t bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    for (uint32_t at = 16 * threadIdx.x; at < bytes; at += 16 * blockDim.x)
+        sm90_write(from + at, {nans, nans, nans, nans});
+    sm90_writes_known();
+    __syncthreads();
+#else
+    (void)memory;
+#endif
+}
+
 #endif
