@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(128 + 2 * ROWS, 1)
                     schedule.tiles,
                     schedule.chunk};
     const int group = (int)threadIdx.x / 128;
+    sm90_poison(sm90_memory);
     /* The kernel of other tiles does without: each of its tiles would take 1 % longer. */
     if (T::TALL && schedule.behind && !sm90_may_have<T>(b)) {
         if (blockIdx.x == 0)
