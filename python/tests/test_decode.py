@@ -8,6 +8,7 @@ import pytest
 import ropekit
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -327,6 +328,82 @@ def test_compiles_without_a_break(backend: str, device: str) -> None:
     assert counter.frame_count == 1
 
 
+# ---- graphs ----
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+# A token and drafts of Hopper, a token of any GPU, and the kernels of append and attention.
+GRAPHS = [(1, 16, None), (4, 16, None), (1, SIZE, None), (1, 16, "composed"), (4, 16, "tiles")]
+
+
+class Growing:
+    """A step over pages, in buffers that `fill` changes in place; keys are in one split or many."""
+
+    def __init__(self, tokens: int, size: int, kernel: str | None) -> None:
+        most = 2048
+        shape, pages = (3, tokens, HEADS + 2 * KV, DIM), 3 * most // size
+        self.new = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
+        self.caches = torch.randn(2, pages, size, KV, DIM, device="cuda").bfloat16()
+        self.lengths = torch.full((3,), tokens, device="cuda", dtype=torch.int32)
+        self.table = torch.arange(pages, device="cuda", dtype=torch.int32).view(3, -1)
+        self.weight = torch.rand(DIM, device="cuda").bfloat16()
+        self.config = ropekit.Config(**NORM, rope_theta=5e5, kernel=kernel)
+        self.fill([tokens] * 3)
+
+    def fill(self, lengths: list[int]) -> None:
+        self.new.normal_()
+        self.lengths.copy_(torch.tensor(lengths))
+        order = torch.randperm(self.table.numel(), device="cuda")
+        self.table.copy_(order.view_as(self.table))
+
+    def step(self, new: torch.Tensor, caches: torch.Tensor) -> torch.Tensor:
+        q, k, v = new.split([HEADS, KV, KV], 2)
+        weights = {"q_weight": self.weight, "k_weight": self.weight}
+        places = {"k_cache": caches[0], "v_cache": caches[1], "block_table": self.table}
+        return ropekit.decode(
+            q, k, v, **places, **weights, k_lengths=self.lengths, config=self.config
+        )
+
+    def follows(self, again: Any) -> None:
+        """What a graph gives of other lengths, pages and tokens has the bits of a call."""
+        for lengths in ([700, 40, 1500], [4, 2048, 600], [16, 17, 5], [2041, 1030, 513]):
+            self.fill(lengths)
+            caches = self.caches.clone()
+            found, wanted = again(), self.step(self.new, caches)
+            assert torch.equal(found, wanted), lengths
+            assert torch.equal(self.caches, caches), lengths
+
+
+@needs_cuda
+@pytest.mark.parametrize(("tokens", "size", "kernel"), GRAPHS)
+def test_a_graph_follows_lengths_pages_and_tokens(
+    tokens: int, size: int, kernel: str | None
+) -> None:
+    layer, graph = Growing(tokens, size, kernel), torch.cuda.CUDAGraph()
+    layer.step(layer.new, layer.caches)  # makes the plan
+    with torch.cuda.graph(graph):
+        out = layer.step(layer.new, layer.caches)
+
+    def again() -> torch.Tensor:
+        graph.replay()
+        return out
+
+    layer.follows(again)
+
+
+@needs_cuda
+@pytest.mark.compiles
+def test_a_compiled_graph_follows_lengths_pages_and_tokens() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    layer = Growing(1, 16, None)
+    compiled = torch.compile(layer.step, fullgraph=True, mode="reduce-overhead")
+    torch._dynamo.mark_static_address(layer.caches)  # a graph may then write them
+    for _ in range(3):  # compiles, records, replays
+        compiled(layer.new, layer.caches)
+    layer.follows(lambda: compiled(layer.new, layer.caches))
+    assert not counters["inductor"]["cudagraph_skips"]
+
+
 # ---- which kernel runs ----
 
 
@@ -343,7 +420,7 @@ def test_explain(device: str) -> None:
     assert all(torch.equal(x, caches[name]) for name, x in before.items())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="has several kernels of decode")
+@needs_cuda
 @pytest.mark.parametrize("table", [False, True])
 def test_a_token_takes_one_launch(table: bool) -> None:
     """By angles, and by cos and sin of its own row as a patched model of Transformers gives it."""
