@@ -83,6 +83,8 @@ def _counted(keyset: Any, *arguments: Any) -> Tensor:
 
 implement("decode", _counted, "ADInplaceOrView", with_keyset=True)
 _OPERATOR = torch.ops.ropekit.decode.default
+for _name in ("decode_no_grad", "decode_no_grad.few"):  # else autograd looks at each tensor
+    implement(_name, torch.library.fallthrough_kernel, "Autograd")
 _DIRECT: Any = torch.ops.ropekit.decode_no_grad.default._op
 _DIRECT_FEW: Any = torch.ops.ropekit.decode_no_grad.few._op
 

@@ -254,6 +254,15 @@ def test_a_usual_call_has_few_arguments(device: str) -> None:
         assert torch.equal(caches["k_cache"], others["k_cache"])
 
 
+def test_autograd_is_passed_by(device: str) -> None:
+    """By the operators for calls that were looked at."""
+    (q, k, v), caches = tokens_of(device), caches_of(device)
+    table = caches.pop("block_table")
+    given = (q.requires_grad_(), k, v, "", *caches.values(), lengths_of(device), table)
+    for name in ("default", "few"):
+        assert not getattr(torch.ops.ropekit.decode_no_grad, name)(*given).requires_grad
+
+
 def test_fake_tensors(device: str) -> None:
     with FakeTensorMode():
         q, k, v = (torch.empty(3, 1, n, DIM, device=device) for n in (HEADS, KV, KV))
