@@ -202,6 +202,26 @@ def test_orders_of_a_cache(device: str) -> None:
     assert torch.equal(other["k_cache"].transpose(1, 2), caches["k_cache"])
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_result_of_the_caller(packed: bool, device: str) -> None:
+    """Of any strides; it counts as written, and what no sequence has is left as it was."""
+    tensors, caches, options = (
+        tokens_of(device),
+        caches_of(device),
+        {"k_lengths": lengths_of(device)},
+    )
+    if packed:
+        tensors = [torch.cat([x[:, 0], x[:1, 0]]) for x in tensors]
+        options["cu_seqlens"] = torch.arange(4, device=device)
+    copies = {name: x.clone() for name, x in caches.items()}
+    wanted = ropekit.decode(*tensors, **copies, **options)
+    out = torch.full((*tensors[0].shape[:-1], 2 * DIM), 7.0, device=device)[..., ::2]
+    assert ropekit.decode(*tensors, **caches, **options, out=out) is out
+    count = len(LENGTHS)
+    assert torch.equal(out[:count], wanted[:count]) and (out[count:] == 7).all()
+    assert out._version == 1 and torch.equal(caches["k_cache"], copies["k_cache"])
+
+
 def test_no_tokens(device: str) -> None:
     q, k, v = (x[:, :0] for x in tokens_of(device))
     caches = caches_of(device)
@@ -485,6 +505,12 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "block_table is not given; allowed with slots is a tensor", {
         "block_table": None, "slots": torch.tensor([[1], [2], [3]])}),
     (ValueError, "rotate is given; allowed in decode is None", {"rotate": "q"}),
+    (ValueError, "out has the shape .3, 1, 8, 32.; allowed is that of q, .3, 1, 8, 64.", {
+        "out": Q[..., :32].clone()}),
+    (ValueError, "out is float16; allowed is the type of q, float32", {"out": Q.half()}),
+    (ValueError, "q is given and out is given: they overlap", {"out": Q}),
+    (TypeError, "out is int; allowed is a tensor or None", {"out": 3}),
+    (RuntimeError, "out requires a gradient; allowed is", {"out": Q.clone().requires_grad_()}),
     (ValueError, "window is -3; allowed is > 0", {"window": -3}),
     (ValueError, "softcap is -2; allowed is", {"softcap": -2.0}),
     (ValueError, "kernel is 'nope'; allowed with .* is None, composed, library or any of", {

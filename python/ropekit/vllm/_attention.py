@@ -191,11 +191,11 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         query = _first(query, tokens)
         if self._decodes(attn_metadata):
             new = query, _first(key, tokens), _first(value, tokens)
-            found = _decoded(new, attn_metadata, config=self._decoding, **shared)
+            _decode(new, attn_metadata, _first(output, tokens), config=self._decoding, **shared)
         else:
             starts = attn_metadata.query_start_loc
             found = attention(query, cu_seqlens=starts, config=self._config, **shared)
-        _first(output, tokens).copy_(found)
+            _first(output, tokens).copy_(found)
         return output
 
     def _decodes(self, step: Metadata | None) -> bool:
@@ -320,16 +320,16 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         return stores
 
 
-def _decoded(new: tuple[Tensor, ...], step: Metadata, **options: Any) -> Tensor:
+def _decode(new: tuple[Tensor, ...], step: Metadata, out: Tensor, **options: Any) -> None:
     """By rows where each sequence has a token, or else packed. A captured graph's own sizes bound
     those of its replays; sequences that pad it have no slots and no keys."""
     slots = _first(step.slot_mapping, step.num_actual_tokens)
     if step.max_query_len == 1 and step.num_actual_tokens == step.seq_lens.shape[0]:
-        q, k, v = (x.unsqueeze(1) for x in new)
-        return decode(q, k, v, slots=slots.unsqueeze(1), **options).squeeze(1)
-    places: Any = {"cu_seqlens": step.query_start_loc, "max_seqlen_q": step.max_query_len}
-    q, k, v = new
-    return decode(q, k, v, slots=slots, **places, **options)
+        q, k, v, slots, out = (x.unsqueeze(1) for x in (*new, slots, out))
+    else:
+        q, k, v = new
+        options |= {"cu_seqlens": step.query_start_loc, "max_seqlen_q": step.max_query_len}
+    decode(q, k, v, slots=slots, out=out, **options)
 
 
 def _first(x: Tensor, tokens: int) -> Tensor:
