@@ -200,6 +200,8 @@ def decode(
         max_seqlen_q: no sequence of cu_seqlens has more new tokens. So one launch may take them
             where they are few. A GPU may leave out a sequence that has more, and sets
             position_flag. None: any may have all tokens.
+        out: receives the result, which is else a new tensor. There tokens of no sequence are 0;
+            here they may keep what it holds.
 
     Rotation, norms and positions:
         config, positions, position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos,
