@@ -11,7 +11,13 @@ import torch
 import vllm
 from ropekit import check
 from ropekit.vllm import _attention, register
-from vllm.config import CacheConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from vllm.config import (
+    CacheConfig,
+    CUDAGraphMode,
+    ModelConfig,
+    VllmConfig,
+    set_current_vllm_config,
+)
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers.attention.attention import (
     unified_attention_with_output,
@@ -139,10 +145,12 @@ def _in_two_calls(q, k, v, pages, step, **options):
 
 @pytest.mark.parametrize("new", [[1, 1, 1], [4, 4, 4], [1, 8, 3], [1, 9, 1]], ids=str)
 @pytest.mark.parametrize("stored", ["auto", "fp8", "fp8_e5m2"])
-@pytest.mark.parametrize("padding", [0, 2])
-def test_few_tokens_take_one_call(within, calls, new, stored, padding):
+@pytest.mark.parametrize("graph", [(0, "NONE"), (2, "FULL"), (2, "PIECEWISE")], ids=str)
+def test_few_tokens_take_one_call(within, calls, new, stored, graph):
     """By vLLM's own operators, which write the cache ahead of attention: up to 8 tokens of a
-    sequence take one `decode`, more an append and attention, with the bits of these."""
+    sequence take one `decode`, more, and pieces of a graph, an append and attention, with the bits
+    of these."""
+    padding, mode = graph
     lengths, masks = [30, 9, 21], {"window": 20, "softcap": 30.0, "sinks": torch.randn(_HEADS)}
     impl = _attention_of(
         kv_cache_dtype=stored, sliding_window=20, logits_soft_cap=30.0, sinks=masks["sinks"]
@@ -164,13 +172,16 @@ def test_few_tokens_take_one_call(within, calls, new, stored, padding):
         _v_scale=_Layer._v_scale,
     )
     within.compilation_config.static_forward_context["0"] = layer
-    with set_forward_context({"0": step}, within, slot_mapping={"0": step.slot_mapping}):
+    context = {"cudagraph_runtime_mode": CUDAGraphMode[mode]}
+    context["slot_mapping"] = {"0": step.slot_mapping}
+    with set_forward_context({"0": step}, within, **context):
         unified_kv_cache_update(k, v, "0")
         unified_attention_with_output(q, k, v, out, "0")
     known = _in_two_calls(q, k, v, pages, step, **masks)
     assert torch.equal(out[: sum(new)], known[: sum(new)])
     assert torch.equal(own.view(torch.uint8), pages.view(torch.uint8))
-    assert calls == ({"append": 1, "attention": 1} if max(new) > 8 else {"decode": 1})
+    is_one = max(new) <= 8 and mode != "PIECEWISE"
+    assert calls == ({"decode": 1} if is_one else {"append": 1, "attention": 1})
 
 
 def test_shared_keys_are_read_alone(within, calls):

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
 from vllm import envs
-from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
-from vllm.forward_context import is_forward_context_available
+from vllm.config import CUDAGraphMode, get_current_vllm_config, get_layers_from_vllm_config
+from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.logger import init_logger
 from vllm.model_executor.layers.attention.attention import get_attention_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -199,9 +199,13 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         return output
 
     def _decodes(self, step: Metadata | None) -> bool:
-        """Whether `forward` caches a step's tokens, too."""
-        caches = self.kv_sharing_target_layer_name is None
-        return caches and step is not None and step.max_query_len <= _FEW
+        """Whether `forward` caches a step's tokens, too. A graph of pieces may hold the cache's
+        write, whatever its steps are, but not attention."""
+        if step is None or step.max_query_len > _FEW or self.kv_sharing_target_layer_name:
+            return False
+        if not is_forward_context_available():
+            return True
+        return bool(get_forward_context().cudagraph_runtime_mode != CUDAGraphMode.PIECEWISE)
 
     def do_kv_cache_update(
         self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
