@@ -62,11 +62,20 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
     return status;
 }
 
+/* Whether attention reads the caller's queries, as the append would write the same. */
+static int are_read_as_given(const rope_append_problem *p) {
+    const rope_append_steps *q = &p->steps[ROPE_APPEND_Q];
+    return !q->norm && !q->rotates && q->factor == 1;
+}
+
 /* Rotated queries that no q.out receives come first in the workspace. */
 static rope_status query_bytes(const rope_append_problem *p, int64_t batch, int64_t tokens,
                                int64_t heads, size_t *bytes) {
     const rope_append_steps *steps = &p->steps[ROPE_APPEND_Q];
     size_t made = (size_t)(steps->head_dim * rope_dtype_size(p->rope.dtype));
+    *bytes = 0;
+    if (are_read_as_given(p))
+        return ROPE_OK;
     if (__builtin_mul_overflow(made, batch, &made) || __builtin_mul_overflow(made, tokens, &made) ||
         __builtin_mul_overflow(made, heads, &made) ||
         __builtin_add_overflow(made, ALIGNMENT - 1, &made))
@@ -120,6 +129,12 @@ static rope_status place_queries(const rope_append_problem *problem, void **work
     return ROPE_OK;
 }
 
+/* Has attention read the caller's queries, which the append then leaves out. */
+static void pass_queries(rope_append_operand *q, rope_attention_call *attention) {
+    attention->rope.tensor[0].in = q->in;
+    *q = (rope_append_operand){0};
+}
+
 /* Of packed sequences, as rope_append says it, and whether one has more tokens than the most. */
 static rope_status check_boundaries(const rope_decode_call *call) {
     const rope_position_map *map = &call->append.rope.position;
@@ -149,7 +164,9 @@ static rope_status run(const void *canonical, const void *kernel, const void *gi
     rope_decode_call call = *(const rope_decode_call *)given;
     rope_append_operand *q = &call.append.tensor[ROPE_APPEND_Q];
     rope_status status = ROPE_OK;
-    if (!q->out)
+    if (!q->out && are_read_as_given(problem->append))
+        pass_queries(q, &call.attention);
+    else if (!q->out)
         status = place_queries(problem->append, &workspace, q, &call.attention);
     if (status == ROPE_OK && c->on_host)
         status = check_boundaries(&call);

@@ -93,12 +93,30 @@ static const char *put_key_tokens(const decode_call *c, rope_attention_args *arg
     return NULL;
 }
 
+/* A tensor of the caller's is as a new one would be, of any strides. */
+static const char *check_into(const decode_call *c, int32_t last) {
+    const tensor *q = &c->append.in[PART_Q], *into = &c->into;
+    char given[128], sizes[128];
+    if (into->torch_dtype != q->torch_dtype)
+        return fail("out is %s; allowed is the type of q, %s", tensor_dtype_name(into),
+                    tensor_dtype_name(q));
+    if (into->dims != q->dims || tensor_last_size(into) != last ||
+        memcmp(into->sizes, q->sizes, (size_t)(q->dims - 1) * sizeof *q->sizes) != 0)
+        return fail("out has the shape [%s]; allowed is that of q, [%s], with heads of %d",
+                    shape_of(into, given), shape_of(q, sizes), last);
+    return check_device(q, into, "out");
+}
+
 static const char *make_out(decode_call *c, int32_t layout, const plan_entry *entry,
                             rope_decode_args *args) {
     const tensor *q = &c->append.in[PART_Q];
     const int partly = attention_is_packed(&c->attention);
-    const char *error =
-        results_like(q, layout, q->dims, entry->key.v_head_dim, partly, &c->attention.out);
+    const int32_t last = entry->key.v_head_dim;
+    const char *error = c->into.handle
+                            ? check_into(c, last)
+                            : results_like(q, layout, q->dims, last, partly, &c->attention.out);
+    if (c->into.handle)
+        c->attention.out = c->into;
     if (!error)
         results_put(&c->attention.out, layout, &args->out);
     return error;
@@ -193,5 +211,6 @@ const char *decode_run(decode_call *c) {
 }
 
 void decode_release_results(const decode_call *c) {
-    tensor_release(&c->attention.out);
+    if (!c->into.handle)
+        tensor_release(&c->attention.out);
 }

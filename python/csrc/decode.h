@@ -11,6 +11,7 @@ typedef struct decode_call {
     append_call append;
     attention_call attention;
     int64_t max_seqlen_q; /* 0: not given */
+    tensor into;          /* what receives the result in place of a new tensor */
 } decode_call;
 
 /* Checks, finds the plan, makes out, appends and attends. Returns NULL or what is wrong, valid

@@ -20,7 +20,8 @@ enum {
     BACKWARD = 32,
     WHOLE = FULL | FLAGGED | BACKWARD,
     ANY = WHOLE | FEW | IDS | CACHED,
-    PAIR = 64, /* beside one of them: of q and k */
+    PAIR = 64,   /* beside one of them: of q and k */
+    INTO = 2048, /* the same: with what receives the result */
     /* and what it does beside */
     IN_PLACE = 128,
     LSE = 256,
@@ -185,6 +186,7 @@ static const argument decode_list[] = {
     {"k_cache", TENSOR, ANY, ANY, OF(append.cache[PART_K])},
     {"v_cache", TENSOR, ANY, ANY, OF(append.cache[PART_V])},
     {"k_lengths", TENSOR, ANY, ANY, OF(append.inputs.k_lengths)},
+    {"out", TENSOR, INTO, INTO, OF(into)},
     {"block_table", TENSOR, ANY, 0, OF(append.block_table)},
     {"positions", TENSOR, ANY, 0, OF(append.inputs.position_ids)},
     {"q_weight", TENSOR, ANY, 0, OF(append.weight[PART_Q])},
@@ -215,7 +217,8 @@ static const argument decode_list[] = {
 static void decode(const signature *s, StableIValue *stack) {
     decode_call c = {.attention.explains = (s->schema & EXPLAINED) != 0};
     CARRY_OUT(s, stack, &c, decode_run, decode_release_results);
-    stack[0] = (uintptr_t)c.attention.out.handle;
+    if (!c.into.handle)
+        stack[0] = (uintptr_t)c.attention.out.handle;
 }
 
 /* ---- merge ---- */
@@ -268,6 +271,7 @@ static void merge(const signature *s, StableIValue *stack) {
     DEFAULT(decode_no_grad, decode, FULL)                                                          \
     DEFAULT(decode_explained, decode, FULL | EXPLAINED)                                            \
     OVERLOAD(decode_no_grad, few, decode, FEW)                                                     \
+    OVERLOAD(decode_no_grad, into, decode, FULL | INTO)                                            \
     DEFAULT(attention_merge, merge, FULL)                                                          \
     DEFAULT(attention_merge_no_grad, merge, FULL)
 

@@ -9,8 +9,8 @@ Operators: torch.ops.ropekit has rotate, rotate_pair, rotate_ and rotate_pair_, 
 `apply_`; append; decode; attention, attention_lse, attention_flag and attention_merge, and
 attention_rotated and attention_backward, which autograd calls. Those that write declare it and
 raise the version, so that autograd refuses a tensor that it saved before. Names with _no_grad, and
-the overloads few, ids and cached, are for calls without a gradient or of fewer arguments, which
-spare the host most of a call.
+the overloads few, ids, cached and into, are for calls without a gradient, of fewer arguments or
+with a result of the caller's, which spare the host most of a call.
 
 Devices: all tensors of a call live on one device; its backend is that device's, whatever
 ROPE_BACKEND says. A plan is made at the first call with a configuration, type or width of head, and

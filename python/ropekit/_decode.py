@@ -64,6 +64,9 @@ for _name in ("decode", "decode_no_grad", "decode_explained"):
     define(_name, f"({_SCHEMA}) -> Tensor", _fake)
 _FEW = ARGUMENTS.index("k_weight") + 1  # that most calls give: PyTorch takes its time over each
 define("decode_no_grad.few", f"({_schema(ARGUMENTS[:_FEW])}) -> Tensor", _fake)
+_OUT = ARGUMENTS.index("k_lengths") + 2  # its place, behind k_lengths and config
+_INTO_SCHEMA = _SCHEMA.replace("Tensor? block_table", "Tensor(f!) out, Tensor? block_table")
+define("decode_no_grad.into", f"({_INTO_SCHEMA}) -> ()", lambda *_: None)
 
 
 def _written(arguments: Any) -> dict[str, Tensor]:
@@ -83,8 +86,11 @@ def _counted(keyset: Any, *arguments: Any) -> Tensor:
 
 implement("decode", _counted, "ADInplaceOrView", with_keyset=True)
 _OPERATOR = torch.ops.ropekit.decode.default
+for _name in ("", ".few", ".into"):  # else autograd looks at each tensor
+    implement(f"decode_no_grad{_name}", torch.library.fallthrough_kernel, "Autograd")
 _DIRECT: Any = torch.ops.ropekit.decode_no_grad.default._op
 _DIRECT_FEW: Any = torch.ops.ropekit.decode_no_grad.few._op
+_DIRECT_INTO: Any = torch.ops.ropekit.decode_no_grad.into._op
 
 
 class Options(LayerFields, total=False):
@@ -119,7 +125,7 @@ class Options(LayerFields, total=False):
     position_flag: Tensor | None
 
 
-_KEYWORDS = frozenset({*Options.__annotations__, *CACHES, "k_lengths"})
+_KEYWORDS = frozenset({*Options.__annotations__, *CACHES, "k_lengths", "out"})
 
 
 def decode(
@@ -157,6 +163,7 @@ def decode(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
     position_flag: Tensor | None = None,
+    out: Tensor | None = None,
     **fields: Unpack[LayerFields],
 ) -> Tensor:
     """Appends new tokens to a cache and attends from them: `append`, then `attention`, in one call.
@@ -193,6 +200,8 @@ def decode(
         max_seqlen_q: no sequence of cu_seqlens has more new tokens. So one launch may take them
             where they are few. A GPU may leave out a sequence that has more, and sets
             position_flag. None: any may have all tokens.
+        out: receives the result, which is else a new tensor. There tokens of no sequence are 0;
+            here they may keep what it holds.
 
     Rotation, norms and positions:
         config, positions, position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos,
@@ -247,15 +256,18 @@ def decode(
     usual = slots is cu_seqlens is cache_starts is sequence_offsets is sequence_lengths is None
     usual = usual and v_weight is tree_mask is k_positions is cos is sin is position_flag is None
     usual = usual and sinks is k_scale is v_scale is k_scale_out is v_scale_out is None
+    usual = usual and out is None
     if usual and not (offset or tree_keys) and max_seqlen_k is max_seqlen_q is None:
         return _call(arguments, [k_cache, v_cache])
+    if out is not None and not isinstance(out, Tensor):
+        raise TypeError(f"out is {type(out).__name__}; allowed is a tensor or None")
     stored = sinks, k_scale, v_scale, k_scale_out, v_scale_out
     places = slots, cu_seqlens, cache_starts, sequence_offsets, sequence_lengths, v_weight
     others = tree_mask, k_positions, cos, sin, position_flag
     most = number("max_seqlen_k", max_seqlen_k), number("max_seqlen_q", max_seqlen_q)
     arguments = (*arguments, *stored, *places, *others, offset, tree_keys or 0, *most)
-    results = k_cache, v_cache, k_scale_out, v_scale_out, position_flag
-    return _call(arguments, [x for x in results if x is not None])
+    results = k_cache, v_cache, k_scale_out, v_scale_out, position_flag, out
+    return _call(arguments, [x for x in results if x is not None], out)
 
 
 def _refuse_others(*tensors: Any) -> None:
@@ -293,18 +305,23 @@ def _may_require(arguments: Any) -> bool:
     return bool(are_wanted or k_cache.requires_grad or v_cache.requires_grad)
 
 
-def _call(arguments: Any, written: list[Tensor]) -> Tensor:
+def _call(arguments: Any, written: list[Tensor], out: Tensor | None = None) -> Tensor:
     try:
         if is_compiling() or are_transforms_active():
-            return _OPERATOR(*arguments)  # type: ignore[no-any-return]
+            made: Tensor = _OPERATOR(*arguments)
+            return made if out is None else out.copy_(made)
         if torch.is_grad_enabled() and _may_require(arguments):
-            refuse_gradients(given_of(arguments).items())
+            refuse_gradients([*given_of(arguments).items(), ("out", out)])
         is_apart = not torch.is_inference_mode_enabled()
         for x in written:
             if x.is_neg() or (is_apart and x.is_inference()):
-                check_may_write(_written(arguments))
-        direct = _DIRECT if len(arguments) > _FEW + 1 else _DIRECT_FEW
-        found: Tensor = direct(*arguments)
+                check_may_write(_written(arguments) | ({} if out is None else {"out": out}))
+        if out is not None:
+            found = out
+            _DIRECT_INTO(*arguments[:_OUT], out, *arguments[_OUT:])
+        else:
+            direct = _DIRECT if len(arguments) > _FEW + 1 else _DIRECT_FEW
+            found = direct(*arguments)
     except (AttributeError, RuntimeError) as error:
         refuse_decode(error, arguments)
     increment_version(written)

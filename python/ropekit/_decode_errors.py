@@ -51,7 +51,8 @@ def given_of(arguments: Any) -> dict[str, Any]:
 def _words(text: str) -> str:
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text)
-    text = explain_attention(text.replace("most_tokens", "max_seqlen_q"))
+    text = text.replace("most_tokens", "max_seqlen_q").replace("out.data", "out")
+    text = explain_attention(text)
     text = text.replace("where v.heads is 0 and v_cache is k_cache", "without v")
     named = r"None or any of (sdpa, )?library, "
     return re.sub(named, "None, composed, library or any of ", text)

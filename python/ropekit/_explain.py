@@ -92,7 +92,7 @@ class _Explained(TorchDispatchMode):
 
 def _of_decode(q: Tensor, k: Tensor, v: Tensor | None, options: Any) -> Explanation:
     with _Explained() as told, torch.no_grad():  # type: ignore[no-untyped-call]
-        decode(q, k, v, **options)
+        decode(q, k, v, **options | {"out": None})
     kernel, candidates, none, no_gradient = library.ropekit_explanation().decode().split("\1")
     why = "attention behind an append, as no kernel of decode takes the call"
     if f"{kernel} accepted" in candidates:

@@ -8,6 +8,7 @@ import pytest
 import ropekit
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -201,6 +202,26 @@ def test_orders_of_a_cache(device: str) -> None:
     assert torch.equal(other["k_cache"].transpose(1, 2), caches["k_cache"])
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_result_of_the_caller(packed: bool, device: str) -> None:
+    """Of any strides; it counts as written, and what no sequence has is left as it was."""
+    tensors, caches, options = (
+        tokens_of(device),
+        caches_of(device),
+        {"k_lengths": lengths_of(device)},
+    )
+    if packed:
+        tensors = [torch.cat([x[:, 0], x[:1, 0]]) for x in tensors]
+        options["cu_seqlens"] = torch.arange(4, device=device)
+    copies = {name: x.clone() for name, x in caches.items()}
+    wanted = ropekit.decode(*tensors, **copies, **options)
+    out = torch.full((*tensors[0].shape[:-1], 2 * DIM), 7.0, device=device)[..., ::2]
+    assert ropekit.decode(*tensors, **caches, **options, out=out) is out
+    count = len(LENGTHS)
+    assert torch.equal(out[:count], wanted[:count]) and (out[count:] == 7).all()
+    assert out._version == 1 and torch.equal(caches["k_cache"], copies["k_cache"])
+
+
 def test_no_tokens(device: str) -> None:
     q, k, v = (x[:, :0] for x in tokens_of(device))
     caches = caches_of(device)
@@ -251,6 +272,15 @@ def test_a_usual_call_has_few_arguments(device: str) -> None:
         assert seen.names == [f"ropekit.decode_no_grad.{name}"]
         assert torch.equal(found, ropekit.decode(*tensors, **others, k_lengths=lengths, **options))
         assert torch.equal(caches["k_cache"], others["k_cache"])
+
+
+def test_autograd_is_passed_by(device: str) -> None:
+    """By the operators for calls that were looked at."""
+    (q, k, v), caches = tokens_of(device), caches_of(device)
+    table = caches.pop("block_table")
+    given = (q.requires_grad_(), k, v, "", *caches.values(), lengths_of(device), table)
+    for name in ("default", "few"):
+        assert not getattr(torch.ops.ropekit.decode_no_grad, name)(*given).requires_grad
 
 
 def test_fake_tensors(device: str) -> None:
@@ -327,6 +357,84 @@ def test_compiles_without_a_break(backend: str, device: str) -> None:
     assert counter.frame_count == 1
 
 
+# ---- graphs ----
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+# A token and drafts of Hopper, a token of any GPU, and the kernels of append and attention.
+GRAPHS = [(1, 16, None), (4, 16, None), (1, SIZE, None), (1, 16, "composed"), (4, 16, "tiles")]
+
+
+class Growing:
+    """A step over pages, in buffers that `fill` changes in place; keys are in one split or many."""
+
+    def __init__(self, tokens: int, size: int, kernel: str | None) -> None:
+        most = 2048
+        shape, pages = (3, tokens, HEADS + 2 * KV, DIM), 3 * most // size
+        self.new = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
+        both = torch.randn(2, pages, size, KV, DIM, device="cuda").bfloat16()
+        self.caches = [x.clone() for x in both]  # as PyTorch before 2.13 compiles no offset
+        self.lengths = torch.full((3,), tokens, device="cuda", dtype=torch.int32)
+        self.table = torch.arange(pages, device="cuda", dtype=torch.int32).view(3, -1)
+        self.weight = torch.rand(DIM, device="cuda").bfloat16()
+        self.config = ropekit.Config(**NORM, rope_theta=5e5, kernel=kernel)
+        self.fill([tokens] * 3)
+
+    def fill(self, lengths: list[int]) -> None:
+        self.new.normal_()
+        self.lengths.copy_(torch.tensor(lengths))
+        order = torch.randperm(self.table.numel(), device="cuda")
+        self.table.copy_(order.view_as(self.table))
+
+    def step(self, new: torch.Tensor, caches: list[torch.Tensor]) -> torch.Tensor:
+        q, k, v = new.split([HEADS, KV, KV], 2)
+        weights = {"q_weight": self.weight, "k_weight": self.weight}
+        places = {"k_cache": caches[0], "v_cache": caches[1], "block_table": self.table}
+        return ropekit.decode(
+            q, k, v, **places, **weights, k_lengths=self.lengths, config=self.config
+        )
+
+    def follows(self, again: Any) -> None:
+        """What a graph gives of other lengths, pages and tokens has the bits of a call."""
+        for lengths in ([700, 40, 1500], [4, 2048, 600], [16, 17, 5], [2041, 1030, 513]):
+            self.fill(lengths)
+            caches = [x.clone() for x in self.caches]
+            found, wanted = again(), self.step(self.new, caches)
+            assert torch.equal(found, wanted), lengths
+            assert all(map(torch.equal, self.caches, caches)), lengths
+
+
+@needs_cuda
+@pytest.mark.parametrize(("tokens", "size", "kernel"), GRAPHS)
+def test_a_graph_follows_lengths_pages_and_tokens(
+    tokens: int, size: int, kernel: str | None
+) -> None:
+    layer, graph = Growing(tokens, size, kernel), torch.cuda.CUDAGraph()
+    layer.step(layer.new, layer.caches)  # makes the plan
+    with torch.cuda.graph(graph):
+        out = layer.step(layer.new, layer.caches)
+
+    def again() -> torch.Tensor:
+        graph.replay()
+        return out
+
+    layer.follows(again)
+
+
+@needs_cuda
+@pytest.mark.compiles
+def test_a_compiled_graph_follows_lengths_pages_and_tokens() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    layer = Growing(1, 16, None)
+    compiled = torch.compile(layer.step, fullgraph=True, mode="reduce-overhead")
+    for x in layer.caches:
+        torch._dynamo.mark_static_address(x)  # a graph may then write it
+    for _ in range(3):  # compiles, records, replays
+        compiled(layer.new, layer.caches)
+    layer.follows(lambda: compiled(layer.new, layer.caches))
+    assert not counters["inductor"]["cudagraph_skips"]
+
+
 # ---- which kernel runs ----
 
 
@@ -343,7 +451,7 @@ def test_explain(device: str) -> None:
     assert all(torch.equal(x, caches[name]) for name, x in before.items())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="has several kernels of decode")
+@needs_cuda
 @pytest.mark.parametrize("table", [False, True])
 def test_a_token_takes_one_launch(table: bool) -> None:
     """By angles, and by cos and sin of its own row as a patched model of Transformers gives it."""
@@ -399,6 +507,12 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "block_table is not given; allowed with slots is a tensor", {
         "block_table": None, "slots": torch.tensor([[1], [2], [3]])}),
     (ValueError, "rotate is given; allowed in decode is None", {"rotate": "q"}),
+    (ValueError, "out has the shape .3, 1, 8, 32.; allowed is that of q, .3, 1, 8, 64.", {
+        "out": Q[..., :32].clone()}),
+    (ValueError, "out is float16; allowed is the type of q, float32", {"out": Q.half()}),
+    (ValueError, "q is given and out is given: they overlap", {"out": Q}),
+    (TypeError, "out is int; allowed is a tensor or None", {"out": 3}),
+    (RuntimeError, "out requires a gradient; allowed is", {"out": Q.clone().requires_grad_()}),
     (ValueError, "window is -3; allowed is > 0", {"window": -3}),
     (ValueError, "softcap is -2; allowed is", {"softcap": -2.0}),
     (ValueError, "kernel is 'nope'; allowed with .* is None, composed, library or any of", {

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 import transformers
-from ropekit.vllm import register
+from ropekit.vllm import _attention, register
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.model_executor.custom_op import op_registry_oot
@@ -128,6 +128,24 @@ def engine(folder: str, parts: str = "attention", **options):
 def attention_of(llm: LLM) -> set[type]:
     layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
     return {type(x.impl) for x in layers if hasattr(x, "impl")}  # experts are layers too
+
+
+def count_calls(monkeypatch) -> dict[str, int]:
+    """How often vLLM's attention calls each function of ropekit, from here on."""
+    made: dict[str, int] = {}
+
+    def counted(name: str):
+        function = getattr(_attention, name)
+
+        def call(*args, **options):
+            made[name] = made.get(name, 0) + 1
+            return function(*args, **options)
+
+        return call
+
+    for name in ("append", "attention", "decode"):
+        monkeypatch.setattr(_attention, name, counted(name))
+    return made
 
 
 def scheduler(llm: LLM):

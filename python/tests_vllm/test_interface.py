@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import engines
 import pytest
 import ropekit
 import torch
 import vllm
 from ropekit import check
 from ropekit.vllm import _attention, register
-from vllm.config import CacheConfig, ModelConfig, VllmConfig, set_current_vllm_config
+from vllm.config import (
+    CacheConfig,
+    CUDAGraphMode,
+    ModelConfig,
+    VllmConfig,
+    set_current_vllm_config,
+)
+from vllm.forward_context import set_forward_context
+from vllm.model_executor.layers.attention.attention import (
+    unified_attention_with_output,
+    unified_kv_cache_update,
+)
 from vllm.model_executor.layers.attention.chunked_local_attention import (
     create_chunked_local_attention_backend,
 )
@@ -24,8 +36,9 @@ _HEADS, _KV_HEADS, _DIM, _PAGE = 4, 2, 32, 16
 @pytest.fixture
 def within(saved):
     model = ModelConfig(saved("llama"), skip_tokenizer_init=True, dtype="float32")
-    with set_current_vllm_config(VllmConfig(model_config=model, cache_config=CacheConfig())):
-        yield
+    config = VllmConfig(model_config=model, cache_config=CacheConfig())
+    with set_current_vllm_config(config):
+        yield config
 
 
 class _Layer:
@@ -45,10 +58,13 @@ def _attention_of(**options):
     return _attention.Attention(_HEADS, _DIM, _DIM**-0.5, _KV_HEADS, **fields | options)
 
 
-def _metadata(lengths: list[int], new: list[int], padding: int = 0) -> CommonAttentionMetadata:
+def _metadata(
+    lengths: list[int], new: list[int], padding: int = 0, none: int | None = None
+) -> CommonAttentionMetadata:
     """A step of some sequences, each with pages of its own; padding as of a captured graph: tokens
-    without a slot, and sequences without a query."""
-    starts = torch.tensor([0, *new] + [0] * padding).cumsum(0).to(torch.int32)
+    without a slot, and as many sequences without a query, or `none`."""
+    none = padding if none is None else none
+    starts = torch.tensor([0, *new] + [0] * none).cumsum(0).to(torch.int32)
     table = torch.arange(8, dtype=torch.int32).view(4, 2)[: len(new)]
     slots = [
         int(table[i][p // _PAGE]) * _PAGE + p % _PAGE
@@ -58,12 +74,12 @@ def _metadata(lengths: list[int], new: list[int], padding: int = 0) -> CommonAtt
     return CommonAttentionMetadata(
         query_start_loc=starts,
         query_start_loc_cpu=starts,
-        seq_lens=torch.tensor(lengths + [0] * padding, dtype=torch.int32),
-        num_reqs=len(new) + padding,
+        seq_lens=torch.tensor(lengths + [0] * none, dtype=torch.int32),
+        num_reqs=len(new) + none,
         num_actual_tokens=len(slots) + padding,
         max_query_len=max(new),
         max_seq_len=max(lengths),
-        block_table_tensor=torch.cat((table, torch.zeros(padding, 2, dtype=torch.int32))),
+        block_table_tensor=torch.cat((table, torch.zeros(none, 2, dtype=torch.int32))),
         slot_mapping=torch.tensor(slots + [-1] * padding),
     )
 
@@ -101,6 +117,84 @@ def test_step(within, by_head, stored, padding):
         known = ropekit.attention(q[rows][None], *(x[None] for x in kept), rotate="none", window=20)
         assert torch.equal(out[rows], known[0])
         first += n
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often vLLM's attention has called each function of ropekit."""
+    return engines.count_calls(monkeypatch)
+
+
+def _in_two_calls(q, k, v, pages, step, **options):
+    """The same step by an append and attention, and in what pages."""
+    k_cache, v_cache = pages.transpose(1, 2).split(_DIM, -1)
+    caches = {"k_cache": k_cache, "v_cache": v_cache}
+    if pages.dtype != torch.float32:
+        caches |= {"k_scale": _Layer._k_scale, "v_scale": _Layer._v_scale}
+    ropekit.append(None, k, v, slots=step.slot_mapping, rotation="off", **caches)
+    return ropekit.attention(
+        q,
+        cu_seqlens=step.query_start_loc,
+        k_lengths=step.seq_lens,
+        block_table=step.block_table,
+        rotate="none",
+        **caches,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("new", [[1, 1, 1], [4, 4, 4], [1, 8, 3], [1, 9, 1]], ids=str)
+@pytest.mark.parametrize("stored", ["auto", "fp8", "fp8_e5m2"])
+@pytest.mark.parametrize("graph", [(0, "NONE"), (2, "FULL"), (2, "PIECEWISE")], ids=str)
+def test_few_tokens_take_one_call(within, calls, new, stored, graph):
+    """By vLLM's own operators, which write the cache ahead of attention: up to 8 tokens of a
+    sequence take one `decode`, more, and pieces of a graph, an append and attention, with the bits
+    of these."""
+    padding, mode = graph
+    lengths, masks = [30, 9, 21], {"window": 20, "softcap": 30.0, "sinks": torch.randn(_HEADS)}
+    impl = _attention_of(
+        kv_cache_dtype=stored, sliding_window=20, logits_soft_cap=30.0, sinks=masks["sinks"]
+    )
+    torch.manual_seed(0)
+    pages = torch.randn(8, _KV_HEADS, _PAGE, 2 * _DIM)
+    if stored != "auto":
+        pages = pages.to(_attention._STORED[stored])
+    own = pages.clone()
+    q = torch.randn(sum(new) + padding, _HEADS, _DIM)
+    k, v = torch.randn(2, sum(new) + padding, _KV_HEADS, _DIM)
+    none = padding and sum(new) + padding - len(new)  # of a mixed batch: a sequence a token
+    step, out = _built(_metadata(lengths, new, padding, none)), torch.empty_like(q)
+    layer = SimpleNamespace(
+        layer_name="0",
+        impl=impl,
+        kv_cache=own if stored == "auto" else own.view(torch.uint8),
+        _k_scale=_Layer._k_scale,
+        _v_scale=_Layer._v_scale,
+    )
+    within.compilation_config.static_forward_context["0"] = layer
+    context = {"cudagraph_runtime_mode": CUDAGraphMode[mode]}
+    context["slot_mapping"] = {"0": step.slot_mapping}
+    with set_forward_context({"0": step}, within, **context):
+        unified_kv_cache_update(k, v, "0")
+        unified_attention_with_output(q, k, v, out, "0")
+    known = _in_two_calls(q, k, v, pages, step, **masks)
+    assert torch.equal(out[: sum(new)], known[: sum(new)])
+    assert torch.equal(own.view(torch.uint8), pages.view(torch.uint8))
+    is_one = max(new) <= 8 and mode != "PIECEWISE"
+    assert calls == ({"decode": 1} if is_one else {"append": 1, "attention": 1})
+
+
+def test_shared_keys_are_read_alone(within, calls):
+    """A layer that attends to keys of another one writes none."""
+    owner = SimpleNamespace(impl=_attention_of())
+    within.compilation_config.static_forward_context["0"] = owner
+    impl = _attention_of(kv_sharing_target_layer_name="0")
+    step, pages = _built(_metadata([30, 9], [1, 1])), torch.randn(8, _KV_HEADS, _PAGE, 2 * _DIM)
+    q, out = torch.randn(2, 2, _HEADS, _DIM)
+    known = pages.clone()
+    impl.forward(_Layer, q, None, None, pages, step, out)
+    assert calls == {"attention": 1}
+    assert torch.equal(pages, known)
 
 
 def test_another_cache_is_another(within):

@@ -40,6 +40,14 @@ def test_model(name, saved, own):
         assert (found - of_own).abs().max() < _BOUND
 
 
+def test_a_token_is_one_call(saved, monkeypatch):
+    """Of each layer: only a prompt is written ahead of its attention."""
+    with engines.engine(saved("llama")) as llm:
+        calls = engines.count_calls(monkeypatch)
+        engines.run(llm, engines.PROMPTS, new=12)
+    assert calls == {"append": 2, "attention": 2, "decode": 2 * 11}
+
+
 @pytest.mark.parametrize(
     ("stored", "dtype"), [("fp8", torch.float8_e4m3fn), ("fp8_e5m2", torch.float8_e5m2)]
 )

@@ -56,6 +56,35 @@ TEST(decode_bits, append_then_attention) {
     }
 }
 
+/* Attention reads those of the caller. */
+TEST(decode_bits, queries_without_a_step_need_no_memory) {
+    const rope_attention_bounds bounds = {sizeof bounds, 2, 3, 64, 0, 4, 2};
+    rope_decode_desc desc = ROPE_DECODE_DESC_INIT;
+    rope_append_desc append;
+    rope_attention_desc attention;
+    size_t bytes[3];
+    decode_required();
+    desc.append.rope.dtype = ROPE_F32, desc.append.rope.head_dim = 64;
+    desc.append.cache = ROPE_CACHE_SEQUENCE, desc.append.page_size = 64;
+    for (int i = 0; i < 3; i++) { /* rotated, as they are, attention alone */
+        rope_plan *plan;
+        desc.append.rotation = i ? ROPE_ROTATION_OFF : ROPE_ROTATION_ON;
+        desc.append.rope.kernel = i == 2 ? NULL : "composed";
+        device_choose(&desc.append.rope);
+        decode_split_desc(&desc, &append, &attention);
+        attention.rope.backend = desc.append.rope.backend;
+        attention.rope.device = desc.append.rope.device;
+        CHECK_STATUS(ROPE_OK, i == 2 ? rope_attention_plan_create(&attention, &plan)
+                                     : rope_decode_plan_create(&desc, &plan));
+        CHECK_STATUS(ROPE_OK, i == 2 ? rope_attention_workspace(plan, &bounds, &bytes[i])
+                                     : rope_decode_workspace(plan, &bounds, &bytes[i]));
+        rope_plan_destroy(plan);
+    }
+    CHECK(bytes[0] == bytes[2] + 2 * 3 * 4 * 64 * sizeof(float), "rotated: %zu of %zu", bytes[0],
+          bytes[2]);
+    CHECK(bytes[1] == bytes[2], "as they are: %zu of %zu", bytes[1], bytes[2]);
+}
+
 TEST(decode_bits, from_a_graph) {
     decode_required();
     for (int64_t i = -1; test_next(&i, CASES / 4);) {

@@ -105,32 +105,31 @@ static rope_status workspace_of(const void *problem, const void *kernel, const v
     return ROPE_OK;
 }
 
-/* Bytes of workspace that a call needs. */
-static size_t workspace_for(const decode_state *state, const rope_decode_call *call) {
-    return state->kernel->workspace_of(&state->problem, call, state->on.multiprocessors);
-}
-
-/* Whether a call takes the kernel, and was given the workspace that it then needs. */
-static int takes(const decode_state *state, const rope_decode_call *call) {
-    return state->kernel->fits(&state->problem, call, state->on.multiprocessors) &&
-           workspace_for(state, call) <= call->attention.workspace_bytes;
+/* Whether a call takes the kernel, and was given the bytes of workspace that it then needs. */
+static int takes(const decode_state *state, const rope_decode_call *call, size_t *bytes) {
+    const int32_t multiprocessors = state->on.multiprocessors;
+    if (!state->kernel->fits(&state->problem, call, multiprocessors))
+        return 0;
+    *bytes = state->kernel->workspace_of(&state->problem, call, multiprocessors);
+    return *bytes <= call->attention.workspace_bytes;
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *given, void *workspace,
                        void *stream) {
-    const decode_state *state = kernel;
     const decode_work work = {given, workspace};
+    size_t bytes;
     (void)problem;
-    if (!takes(state, given))
+    if (!takes(kernel, given, &bytes))
         return gpu_host->fail(ROPE_ERROR_UNSUPPORTED,
                               "the call does not take the kernel of decoding in one launch");
-    const rope_status status = gpu_workspace_check(workspace_for(state, given),
-                                                   work.call->attention.workspace_bytes, workspace);
+    const rope_status status =
+        gpu_workspace_check(bytes, work.call->attention.workspace_bytes, workspace);
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
 static const char *kernel_of(const void *kernel, const void *call) {
-    return takes(kernel, call) ? NULL : "";
+    size_t bytes;
+    return takes(kernel, call, &bytes) ? NULL : "";
 }
 
 /* The first that accepts. */

@@ -237,8 +237,8 @@ def test_a_token_decoded_in_one_call_is_shown_beside_what_does_less(make):
     records += attentions("fp8", 1, {"ropekit": 2e-5}, **fields)
     (machine,) = found_of(make([{**r, "suite": "attention-decode"} for r in records]))
     rows = [
-        ["8K keys", "1", "20 us", "▲ first, 2.00x FlashAttention 3", "40 us", "-", "30 us"],
-        ["fp8", "1", "20 us", "alone", "-", "-", "-"],
+        ["8K keys", "1", "20 us", "5.0 %", "▲ first, 2.00x FlashAttention 3", "40 us", "-", "30 us"],
+        ["fp8", "1", "20 us", "5.0 %", "alone", "-", "-", "-"],
     ]
     assert documents.decode_rows(machine)[1:] == rows
 

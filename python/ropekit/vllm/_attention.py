@@ -1,5 +1,6 @@
 """vLLM's attention by `ropekit.attention`, over pages that `ropekit.append` writes.
 
+Where a step has few tokens of each sequence, `ropekit.decode` writes and attends in one call.
 A page of vLLM is [head, slot, key and value], in any order of memory. A layer that ropekit does not
 take gets the implementation of vLLM's own backend, from which this one derives. Of attention in
 chunks vLLM makes one sequence a chunk, in the step's metadata.
@@ -8,7 +9,7 @@ chunks vLLM makes one sequence a chunk, in the step's metadata.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -16,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_module_registration_hook
 from vllm import envs
-from vllm.config import get_current_vllm_config, get_layers_from_vllm_config
+from vllm.config import CUDAGraphMode, get_current_vllm_config, get_layers_from_vllm_config
+from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.logger import init_logger
+from vllm.model_executor.layers.attention.attention import get_attention_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.platforms import current_platform
 from vllm.utils.import_utils import resolve_obj_by_qualname
@@ -34,6 +37,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from ropekit._append import append
 from ropekit._attention import attention
+from ropekit._decode import decode
 from ropekit.check import backends
 from ropekit.config import Config
 
@@ -50,6 +54,7 @@ _STORED = {
     "fp8_e5m2": torch.float8_e5m2,
 }
 _ROTATED = Config(rotation="off")  # keys come rotated to the cache
+_FEW = 8  # tokens of a sequence that one launch takes
 
 
 def _kernel() -> str | None:
@@ -94,16 +99,8 @@ class Builder(_Own.get_builder_cls()):  # type: ignore[misc]
     ) -> Any:
         if not self._is_ours:
             return super().build(common_prefix_len, common, fast_build)
-        return Metadata(
-            num_actual_tokens=common.num_actual_tokens,
-            max_query_len=common.max_query_len,
-            query_start_loc=common.query_start_loc,
-            max_seq_len=common.max_seq_len,
-            seq_lens=common.seq_lens,
-            block_table=common.block_table_tensor,
-            slot_mapping=common.slot_mapping,
-            causal=common.causal,
-        )
+        named: Any = {x.name: getattr(common, x.name, None) for x in fields(Metadata)}
+        return Metadata(**named | {"block_table": common.block_table_tensor})
 
 
 class Backend(_Own):  # type: ignore[misc]
@@ -161,13 +158,14 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         self.attn_type = given["attn_type"]
         self.kv_sharing_target_layer_name = given["kv_sharing_target_layer_name"]
         self._pages: Tensor | None = None
-        self._config = Config(
-            rotate="none",
-            scale=self.scale,
-            window=self.sliding_window,
-            softcap=given["logits_soft_cap"],
-            kernel=_kernel(),
-        )
+        options: Any = {
+            "scale": self.scale,
+            "window": self.sliding_window,
+            "softcap": given["logits_soft_cap"],
+            "kernel": _kernel(),
+        }
+        self._config = Config(rotate="none", **options)
+        self._decoding = Config(rotation="off", **options)
 
     def forward(
         self,
@@ -184,40 +182,45 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         if attn_metadata is None:  # a profile
             return output
         tokens = attn_metadata.num_actual_tokens
-        k_cache, v_cache = self._caches(kv_cache)
-        k_scale, v_scale = self._scales(layer)
-        found = attention(
-            _first(query, tokens),
-            cu_seqlens=attn_metadata.query_start_loc,
-            k_lengths=attn_metadata.seq_lens,
-            k_cache=k_cache,
-            v_cache=v_cache,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            block_table=attn_metadata.block_table,
-            sinks=self.sinks,
-            causal=None if attn_metadata.causal else False,
-            config=self._config,
-        )
-        _first(output, tokens).copy_(found)
+        shared: Any = self._stores(layer, kv_cache) | {
+            "k_lengths": attn_metadata.seq_lens,
+            "block_table": attn_metadata.block_table,
+            "sinks": self.sinks,
+            "causal": None if attn_metadata.causal else False,
+        }
+        query = _first(query, tokens)
+        if self._decodes(attn_metadata):
+            new = query, _first(key, tokens), _first(value, tokens)
+            _decode(new, attn_metadata, _first(output, tokens), config=self._decoding, **shared)
+        else:
+            starts = attn_metadata.query_start_loc
+            found = attention(query, cu_seqlens=starts, config=self._config, **shared)
+            _first(output, tokens).copy_(found)
         return output
+
+    def _decodes(self, step: Metadata | None) -> bool:
+        """Whether `forward` caches a step's tokens, too. A graph of pieces may hold the cache's
+        write, whatever its steps are, but not attention."""
+        if step is None or step.max_query_len > _FEW or self.kv_sharing_target_layer_name:
+            return False
+        if not is_forward_context_available():
+            return True
+        return bool(get_forward_context().cudagraph_runtime_mode != CUDAGraphMode.PIECEWISE)
 
     def do_kv_cache_update(
         self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
     ) -> None:
+        is_step = is_forward_context_available()
+        if is_step and self._decodes(get_attention_context(layer.layer_name)[0]):
+            return
         tokens = slot_mapping.shape[0]  # of a captured graph, key has more
-        k_cache, v_cache = self._caches(kv_cache)
-        k_scale, v_scale = self._scales(layer)
         append(
             None,
             _first(key, tokens),
             _first(value, tokens),
-            k_cache=k_cache,
-            v_cache=v_cache,
             slots=slot_mapping,
-            k_scale=k_scale,
-            v_scale=v_scale,
             config=_ROTATED,
+            **self._stores(layer, kv_cache),
         )
 
     def fused_rope_kvcache_supported(self) -> bool:
@@ -289,17 +292,11 @@ class Attention(AttentionImpl):  # type: ignore[misc]
         tokens = slots.shape[0]
         positions, cos_sin, is_neox = table
         cos, sin = cos_sin.chunk(2, -1)
-        k_cache, v_cache = self._caches(kv_cache)
-        k_scale, v_scale = self._scales(layer)
         append(
             *(_first(x, tokens) for x in parts),
             q_out=_first(outs[0], tokens),
             k_out=_first(outs[1], tokens),
-            k_cache=k_cache,
-            v_cache=v_cache,
             slots=slots,
-            k_scale=k_scale,
-            v_scale=v_scale,
             positions=positions[:tokens],
             cos=cos,
             sin=sin,
@@ -307,7 +304,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]
             table_width="half",
             rotary_dim=cos_sin.shape[-1],
             pairing_in="half_split" if is_neox else "interleaved",
-            **norm,
+            **norm | self._stores(layer, kv_cache),
         )
 
     def _caches(self, kv_cache: Tensor) -> Any:
@@ -319,10 +316,24 @@ class Attention(AttentionImpl):  # type: ignore[misc]
             self._parts = kv_cache.transpose(1, 2).split(self.head_size, -1)
         return self._parts
 
-    def _scales(self, layer: Any) -> tuple[Tensor | None, Tensor | None]:
+    def _stores(self, layer: Any, kv_cache: Tensor) -> Any:
+        k_cache, v_cache = self._caches(kv_cache)
+        stores = {"k_cache": k_cache, "v_cache": v_cache}
         if self.kv_cache_dtype in _STORED:
-            return layer._k_scale, layer._v_scale
-        return None, None
+            stores |= {"k_scale": layer._k_scale, "v_scale": layer._v_scale}
+        return stores
+
+
+def _decode(new: tuple[Tensor, ...], step: Metadata, out: Tensor, **options: Any) -> None:
+    """By rows where each sequence has a token, or else packed. A captured graph's own sizes bound
+    those of its replays; sequences that pad it have no slots and no keys."""
+    slots = _first(step.slot_mapping, step.num_actual_tokens)
+    if step.max_query_len == 1 and step.num_actual_tokens == step.seq_lens.shape[0]:
+        q, k, v, slots, out = (x.unsqueeze(1) for x in (*new, slots, out))
+    else:
+        q, k, v = new
+        options |= {"cu_seqlens": step.query_start_loc, "max_seqlen_q": step.max_query_len}
+    decode(q, k, v, slots=slots, out=out, **options)
 
 
 def _first(x: Tensor, tokens: int) -> Tensor:

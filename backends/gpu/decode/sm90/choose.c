@@ -212,5 +212,7 @@ size_t gpu_decode_sm90_workspace(const rope_decode_problem *p, const rope_attent
 size_t gpu_decode_sm90_workspace_of(const rope_decode_problem *p, const rope_decode_call *call,
                                     int multiprocessors) {
     const gpu_decode_sizes sizes = gpu_decode_sm90_sizes(p, call);
-    return workspace_within(&sizes, multiprocessors);
+    size_t bytes[3];
+    gpu_decode_sm90_layout(&sizes, multiprocessors, bytes);
+    return bytes[0] + bytes[1] + bytes[2];
 }

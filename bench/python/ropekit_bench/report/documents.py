@@ -201,10 +201,11 @@ def of_keys(cell):
 def decode_rows(machine):
     """Tokens decoded by a call that rotates, appends and attends, beside what does the same or less."""
     cells = [c for c in machine.suites[DECODED].cells if CALL in c.rows] if DECODED in machine.suites else []
-    rows = [["case", "B", "ropekit", "beside who appends too", *BESIDE_DECODE]]
+    rows = [["case", "B", "ropekit", "of copy", "beside who appends too", *BESIDE_DECODE]]
     for c in sorted(cells, key=of_keys):
+        own = [duration(c.time(CALL)[0]), percent(c.ours["share"], 1)]
         others = [alone(c, name) for name in BESIDE_DECODE.values()]
-        rows.append([c.label, str(c.shape["batch"]), duration(c.time(CALL)[0]), verdict(c), *others])
+        rows.append([c.label, str(c.shape["batch"]), *own, verdict(c), *others])
     return rows
 
 
